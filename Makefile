@@ -1,0 +1,56 @@
+# The everyday commands. Each does what it needs first, so `make run` works in a fresh clone.
+# TORCH_DIR=<torch folder> uses an installed torch instead of the one in .venv.
+.DEFAULT_GOAL := help
+.PHONY: help setup build run test test-all bench check format clean
+
+# Paths are relative to this file, also when another Makefile includes or calls it.
+root := $(dir $(abspath $(lastword $(MAKEFILE_LIST))))
+MAKEFLAGS += --no-print-directory
+.NOTPARALLEL:  # the targets are steps that follow each other; ninja and ctest run in parallel inside
+
+export TORCH_DIR
+torch_option := $(if $(TORCH_DIR),-DTORCH_DIR="$(abspath $(TORCH_DIR))")
+
+help: ## this list
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(root)Makefile | expand -t 12
+
+setup: ## install what is missing: Debian packages, and libtorch into .venv (quick when nothing is)
+	@$(root)scripts/setup
+
+build: setup ## build/startrail and the tests
+	@$(call build_preset,release)
+
+run: build ## try it: plan and run one attention on 16 ranks of this machine
+	cd $(root) && build/startrail plan --ranks 16 --grid startrail:2
+	cd $(root) && build/startrail attend --ranks 16 --grid startrail:2 --tokens 4096 --heads 8 --kv-heads 8 --dim 64 \
+	  --mask causal --layout zigzag --check
+
+test: build check ## build, scripts/check and the fast tests
+	cd $(root) && ctest --preset release
+
+test-all: test ## also the long tests, and layout, plan and run under the sanitizers
+	cd $(root) && ctest --preset long
+	@$(call build_preset,asan)
+	cd $(root) && ctest --preset asan
+	@$(call build_preset,tsan)
+	cd $(root) && ctest --preset tsan
+
+bench: build ## the benchmarks in bench/
+	cd $(root) && bench/run
+
+check: setup ## format, include order, and that the documents name only what exists
+	@$(root)scripts/check
+
+format: setup ## clang-format all sources
+	@$(root)scripts/check --format
+
+clean: ## remove build/ (.venv stays)
+	rm -rf $(root)build
+
+# Configure once (ninja repeats it when a CMake file or the set of sources changes) and build. A given TORCH_DIR may
+# differ from the last one, so it always configures.
+define build_preset
+cd $(root) && folder=build/$(patsubst release,.,$(1)) && \
+if [ ! -f $$folder/build.ninja ] || [ -n '$(torch_option)' ]; then cmake --preset $(1) $(torch_option); fi && \
+cmake --build --preset $(1)
+endef

@@ -1,0 +1,106 @@
+# How a folder becomes targets. Sources are globbed: <folder>/**/*.cc is the library, *_test.cc beside them its tests,
+# *_long_test.cc the slow ones (ctest label `long`). All tests also carry their folder's name as a label.
+
+# What every target compiles with. -fPIC is a plain option and not CMake's property, because the property gives
+# executables -fPIE, and then they could not share the libraries' precompiled header.
+add_library(startrail_flags INTERFACE)
+target_compile_options(startrail_flags INTERFACE -Wall -Wextra -fPIC $<$<BOOL:${STARTRAIL_WERROR}>:-Werror>)
+
+# startrail_library(<name> LINKS <targets>): startrail/<name>/ as the static library startrail_<name>, alias
+# StarTrail::<name>, and its tests. A folder with headers only becomes an INTERFACE library.
+function(startrail_library name)
+  cmake_parse_arguments(arg "" "" LINKS ${ARGN})
+  set(folder ${PROJECT_SOURCE_DIR}/startrail/${name})
+  set(target startrail_${name})
+  file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${folder}/*.cc)
+  file(GLOB_RECURSE tests CONFIGURE_DEPENDS ${folder}/*_test.cc)
+  if(tests)
+    list(REMOVE_ITEM sources ${tests})
+  endif()
+
+  if(sources)
+    add_library(${target} STATIC ${sources})
+    set(scope PUBLIC)
+    _startrail_compile(${target} ${arg_LINKS})
+  else()
+    add_library(${target} INTERFACE)
+    set(scope INTERFACE)
+  endif()
+  add_library(StarTrail::${name} ALIAS ${target})
+  set_target_properties(${target} PROPERTIES EXPORT_NAME ${name})
+  target_compile_features(${target} ${scope} cxx_std_20)
+  target_include_directories(
+    ${target} ${scope} $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}> $<INSTALL_INTERFACE:include>)
+  target_link_libraries(${target} ${scope} ${arg_LINKS})
+  set_property(GLOBAL APPEND PROPERTY STARTRAIL_LIBRARIES ${target})
+
+  set(long_tests ${tests})
+  list(FILTER tests EXCLUDE REGEX "_long_test\\.cc$")
+  list(FILTER long_tests INCLUDE REGEX "_long_test\\.cc$")
+  _startrail_test(${name}_test LABELS ${name} SOURCES ${tests} LINKS ${target} ${arg_LINKS})
+  _startrail_test(${name}_long_test LABELS ${name} long SOURCES ${long_tests} LINKS ${target} ${arg_LINKS})
+endfunction()
+
+# startrail_spanning_tests(LINKS <targets>): tests/, for what no single folder can test alone.
+function(startrail_spanning_tests)
+  cmake_parse_arguments(arg "" "" LINKS ${ARGN})
+  file(GLOB tests CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tests/*_test.cc)
+  file(GLOB helpers CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tests/*.cc)
+  if(tests)
+    list(REMOVE_ITEM helpers ${tests})
+  endif()
+  set(long_tests ${tests})
+  list(FILTER tests EXCLUDE REGEX "_long_test\\.cc$")
+  list(FILTER long_tests INCLUDE REGEX "_long_test\\.cc$")
+  _startrail_test(tests_all LABELS tests SOURCES ${tests} HELPERS ${helpers} LINKS ${arg_LINKS} startrail_torch)
+  _startrail_test(
+    tests_long LABELS tests long SOURCES ${long_tests} HELPERS ${helpers} LINKS ${arg_LINKS} startrail_torch)
+endfunction()
+
+# startrail_command(LINKS <targets>): cli/ as the program `startrail`, at the top of the build folder.
+function(startrail_command)
+  cmake_parse_arguments(arg "" "" LINKS ${ARGN})
+  file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/cli/*.cc)
+  if(NOT sources)
+    return()
+  endif()
+  add_executable(startrail_command ${sources})
+  # One rpath for the built and the installed program; CMake would otherwise pad it with an entry that means "here".
+  set_target_properties(
+    startrail_command PROPERTIES OUTPUT_NAME startrail RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}
+                                 INSTALL_RPATH "${STARTRAIL_TORCH_RPATH}" BUILD_WITH_INSTALL_RPATH ON)
+  target_compile_definitions(startrail_command PRIVATE STARTRAIL_VERSION="${PROJECT_VERSION}")
+  target_link_libraries(startrail_command PRIVATE ${arg_LINKS})
+  _startrail_compile(startrail_command ${arg_LINKS} startrail_torch)
+endfunction()
+
+# One GoogleTest program from SOURCES, or nothing when there are none. Tests start in the repository's root.
+# A fast program without libtorch has one ctest entry per TEST. Others are one entry: loading libtorch takes half a
+# second, longer than most tests. They run alone, because their ranks are threads that want all cores.
+function(_startrail_test name)
+  cmake_parse_arguments(arg "" "" "LABELS;SOURCES;HELPERS;LINKS" ${ARGN})
+  if(NOT STARTRAIL_TESTS OR NOT arg_SOURCES)
+    return()
+  endif()
+  add_executable(${name} ${arg_SOURCES} ${arg_HELPERS})
+  target_link_libraries(${name} PRIVATE ${arg_LINKS} GTest::gtest_main)
+  _startrail_compile(${name} ${arg_LINKS})
+  if("startrail_torch" IN_LIST arg_LINKS OR "long" IN_LIST arg_LABELS)
+    add_test(NAME ${name} COMMAND ${name} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
+    set_tests_properties(${name} PROPERTIES LABELS "${arg_LABELS}" RUN_SERIAL TRUE)
+  else()
+    include(GoogleTest)
+    gtest_discover_tests(
+      ${name} DISCOVERY_MODE PRE_TEST TEST_PREFIX ${arg_LABELS}/ WORKING_DIRECTORY ${PROJECT_SOURCE_DIR}
+      PROPERTIES LABELS ${arg_LABELS})
+  endif()
+endfunction()
+
+# Flags for a target, and for one that uses libtorch the shared precompiled header and the memory-bound job pool.
+function(_startrail_compile target)
+  target_link_libraries(${target} PRIVATE $<BUILD_INTERFACE:startrail_flags>)
+  if("startrail_torch" IN_LIST ARGN)
+    target_precompile_headers(${target} REUSE_FROM startrail_precompiled)
+    set_target_properties(${target} PROPERTIES JOB_POOL_COMPILE torch)
+  endif()
+endfunction()

@@ -1,0 +1,52 @@
+// Small text helpers used everywhere: joining values into messages, numbers for people, reading numbers back.
+#pragma once
+
+#include <cstdint>
+#include <sstream>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace startrail {
+
+// The values printed one after the other.
+template <class... Values>
+std::string cat(const Values&... values) {
+  std::ostringstream out;
+  (out << ... << values);
+  return out.str();
+}
+
+// "1, 2, 4" from a container.
+template <class Container>
+std::string join(const Container& values, std::string_view separator = ", ") {
+  std::ostringstream out;
+  bool first = true;
+  for (const auto& value : values) {
+    if (!first) out << separator;
+    first = false;
+    out << value;
+  }
+  return out.str();
+}
+
+// "a,b,,c" at ',' -> {"a", "b", "", "c"}; an empty text gives no parts.
+std::vector<std::string> split(std::string_view text, char separator);
+
+// A whole number, or UserError "<what> '<text>' is not a whole number".
+int64_t parse_int(std::string_view text, std::string_view what);
+
+// 3.14159, 2 -> "3.14".
+std::string fixed(double value, int digits);
+
+// 1536000 -> "1.54 MB" (decimal units, as networks and papers count).
+std::string human_bytes(double bytes);
+
+// A table with aligned columns: the first column to the left, the others to the right. Rows may be shorter than the
+// head.
+std::string table(const std::vector<std::vector<std::string>>& rows, std::string_view indent = "  ");
+
+// All divisors of `value`, ascending.
+std::vector<int> divisors(int value);
+
+}  // namespace startrail

@@ -1,0 +1,251 @@
+#include "startrail/plan/text.h"
+
+#include <array>
+#include <nlohmann/json.hpp>
+
+#include "startrail/base/error.h"
+
+namespace startrail {
+namespace {
+
+constexpr std::array kPasses = {Pass::forward, Pass::backward_keys, Pass::backward_queries};
+constexpr std::array kData = {Data::query, Data::keys, Data::out, Data::out_grad, Data::query_grad, Data::keys_grad};
+constexpr std::array kOps = {Op::all_to_all, Op::gather, Op::delta, Op::exchange, Op::attend, Op::merge};
+
+// Reads words off one line.
+class Words {
+ public:
+  Words(std::string_view line, int number) : number_(number) {
+    for (std::string& word : split(line, ' '))
+      if (!word.empty()) words_.push_back(std::move(word));
+  }
+  bool done() const { return at_ == words_.size(); }
+  const std::string& peek() const {
+    static const std::string nothing;
+    return done() ? nothing : words_[at_];
+  }
+  std::string next(std::string_view expected) {
+    if (done()) fail(expected);
+    return words_[at_++];
+  }
+  void skip(std::string_view word) {
+    if (peek() != word) fail(cat("'", word, "'"));
+    ++at_;
+  }
+  int number(std::string_view expected) { return to_int(next(expected), expected); }
+  std::vector<int> numbers(std::string_view expected) {
+    std::vector<int> all;
+    for (const std::string& part : split(next(expected), ',')) all.push_back(to_int(part, expected));
+    return all;
+  }
+  template <class Values>
+  auto one_of(const Values& values, std::string_view expected) {
+    for (auto value : values)
+      if (peek() == to_text(value)) {
+        ++at_;
+        return value;
+      }
+    std::vector<std::string> names;
+    for (auto value : values) names.push_back(to_text(value));
+    fail(cat(expected, " (", join(names), ")"));
+  }
+  [[noreturn]] void fail(std::string_view expected) const {
+    throw UserError(cat("plan text, line ", number_, ": ", done() ? "the line ends" : cat("'", peek(), "'"), " where ",
+                        expected, " is expected"));
+  }
+
+ private:
+  int to_int(const std::string& text, std::string_view expected) {
+    try {
+      return static_cast<int>(parse_int(text, expected));
+    } catch (const UserError&) {
+      --at_;
+      fail(expected);
+    }
+  }
+  std::vector<std::string> words_;
+  size_t at_ = 0;
+  int number_;
+};
+
+Block read_block(Words& words) {
+  Block block;
+  block.data = words.one_of(kData, "a kind of data");
+  block.chunks = words.numbers("a list of chunks");
+  if (words.peek().starts_with('/'))
+    block.slice = static_cast<int>(parse_int(words.next("a slice").substr(1), "slice"));
+  return block;
+}
+
+Step read_step(Words& words) {
+  Step step;
+  step.op = words.one_of(kOps, "a step");
+  if (step.op == Op::exchange) {
+    // Either half may be absent: "exchange keys 0 to 1" or "exchange keys 3 from 3".
+    Block block = read_block(words);
+    if (words.peek() == "to") {
+      words.skip("to");
+      step.in = std::move(block);
+      step.to = words.number("a rank");
+      if (words.done()) return step;
+      words.skip("and");
+      block = read_block(words);
+    }
+    words.skip("from");
+    step.out = std::move(block);
+    step.from = words.number("a rank");
+    return step;
+  }
+  step.in = read_block(words);
+  words.skip(step.op == Op::attend ? "x" : "->");
+  step.out = read_block(words);
+  if (step.op == Op::attend || step.op == Op::delta) return step;
+  words.skip("over");
+  step.group = words.numbers("a list of ranks");
+  return step;
+}
+
+nlohmann::json to_json(const Block& block) {
+  nlohmann::json json = {{"data", to_text(block.data)}, {"chunks", block.chunks}};
+  if (block.slice != kAllHeads) json["slice"] = block.slice;
+  return json;
+}
+
+nlohmann::json to_json(const Step& step) {
+  nlohmann::json json = {{"op", to_text(step.op)}};
+  if (step.op == Op::attend) {
+    json["queries"] = to_json(step.in);
+    json["keys"] = to_json(step.out);
+  } else if (step.op == Op::exchange) {
+    if (sends(step)) json.update({{"send", to_json(step.in)}, {"to", step.to}});
+    if (receives(step)) json.update({{"receive", to_json(step.out)}, {"from", step.from}});
+  } else {
+    json["in"] = to_json(step.in);
+    json["out"] = to_json(step.out);
+    if (!step.group.empty()) json["group"] = step.group;
+  }
+  return json;
+}
+
+}  // namespace
+
+std::string to_text(Pass pass) {
+  switch (pass) {
+    case Pass::forward:
+      return "forward";
+    case Pass::backward_keys:
+      return "backward_keys";
+    case Pass::backward_queries:
+      return "backward_queries";
+  }
+  throw InternalError("unknown pass");
+}
+
+std::string to_text(Data data) {
+  switch (data) {
+    case Data::query:
+      return "query";
+    case Data::keys:
+      return "keys";
+    case Data::out:
+      return "out";
+    case Data::out_grad:
+      return "out_grad";
+    case Data::query_grad:
+      return "query_grad";
+    case Data::keys_grad:
+      return "keys_grad";
+  }
+  throw InternalError("unknown data");
+}
+
+std::string to_text(Op op) {
+  switch (op) {
+    case Op::all_to_all:
+      return "all_to_all";
+    case Op::gather:
+      return "gather";
+    case Op::delta:
+      return "delta";
+    case Op::exchange:
+      return "exchange";
+    case Op::attend:
+      return "attend";
+    case Op::merge:
+      return "merge";
+  }
+  throw InternalError("unknown op");
+}
+
+std::string to_text(const Block& block) {
+  return cat(to_text(block.data), " ", join(block.chunks, ","), block.slice == kAllHeads ? "" : cat(" /", block.slice));
+}
+
+std::string to_text(const Step& step) {
+  const std::string op = to_text(step.op) + " ";
+  switch (step.op) {
+    case Op::attend:
+      return op + to_text(step.in) + " x " + to_text(step.out);
+    case Op::delta:
+      return op + to_text(step.in) + " -> " + to_text(step.out);
+    case Op::exchange:
+      return cat(op, sends(step) ? cat(to_text(step.in), " to ", step.to) : "",
+                 sends(step) && receives(step) ? " and " : "",
+                 receives(step) ? cat(to_text(step.out), " from ", step.from) : "");
+    default:
+      return cat(op, to_text(step.in), " -> ", to_text(step.out), " over ", join(step.group, ","));
+  }
+}
+
+std::string to_text(const Plan& plan) {
+  std::string text = cat("plan ", to_text(plan.pass), " ranks ", plan.ranks.size(), " slices ", plan.slices, "\n");
+  for (size_t rank = 0; rank < plan.ranks.size(); ++rank) {
+    text += cat("rank ", rank, "\n");
+    for (const Step& step : plan.ranks[rank]) text += cat("  ", to_text(step), "\n");
+  }
+  return text;
+}
+
+Plan plan_from_text(std::string_view text) {
+  Plan plan;
+  bool started = false;
+  int ranks = 0, number = 0;
+  for (const std::string& line : split(text, '\n')) {
+    Words words(line, ++number);
+    if (words.done()) continue;
+    if (!started) {
+      words.skip("plan");
+      plan.pass = words.one_of(kPasses, "a pass");
+      words.skip("ranks");
+      ranks = words.number("a number of ranks");
+      words.skip("slices");
+      plan.slices = words.number("a number of slices");
+      started = true;
+    } else if (words.peek() == "rank") {
+      words.skip("rank");
+      if (words.peek() != cat(plan.ranks.size()) || static_cast<int>(plan.ranks.size()) >= ranks)
+        words.fail(cat("rank ", plan.ranks.size(), " of ", ranks));
+      words.next("a rank");
+      plan.ranks.emplace_back();
+    } else {
+      if (plan.ranks.empty()) words.fail("'rank 0'");
+      plan.ranks.back().push_back(read_step(words));
+    }
+    if (!words.done()) words.fail("the end of the line");
+  }
+  if (!started || static_cast<int>(plan.ranks.size()) != ranks)
+    throw UserError(cat("plan text ends after ", plan.ranks.size(), " of ", ranks, " ranks"));
+  return plan;
+}
+
+nlohmann::json to_json(const Plan& plan) {
+  nlohmann::json json = {{"pass", to_text(plan.pass)}, {"slices", plan.slices}, {"ranks", nlohmann::json::array()}};
+  for (const Steps& steps : plan.ranks) {
+    nlohmann::json list = nlohmann::json::array();
+    for (const Step& step : steps) list.push_back(to_json(step));
+    json["ranks"].push_back(std::move(list));
+  }
+  return json;
+}
+
+}  // namespace startrail

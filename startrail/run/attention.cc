@@ -1,0 +1,205 @@
+#include "startrail/run/attention.h"
+
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/custom_function.h>
+#include <cmath>
+
+#include "startrail/base/error.h"
+#include "startrail/plan/make.h"
+
+namespace startrail {
+namespace {
+
+// Tokens first, as blocks are; no copy when the tokens are outermost in memory already (batch 1 of a model's [T, H,
+// D]).
+at::Tensor tokens_first(const at::Tensor& t) { return t.permute({2, 0, 1, 3}).unsqueeze(1).contiguous(); }
+at::Tensor tokens_third(const at::Tensor& t, int64_t plane) { return t.select(1, plane).permute({1, 2, 0, 3}); }
+
+Layout query_layout(const AttentionOptions& options, int ranks) { return {options.layout, options.tokens, ranks}; }
+Layout key_layout(const AttentionOptions& options, int ranks) {
+  return {options.layout, options.key_tokens > 0 ? options.key_tokens : options.tokens, ranks};
+}
+
+void check_group(const AttentionOptions& options, const Group& group) {
+  if (options.grid.ranks() != group.size())
+    throw UserError(cat("grid ", to_text(options.grid), " is for ", options.grid.ranks(), " ranks, but the group has ",
+                        group.size(), ": they must be equal"));
+  check_layout(query_layout(options, group.size()));
+  check_layout(key_layout(options, group.size()));
+}
+
+void check_inputs(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const AttentionOptions& options,
+                  const Group& group) {
+  check_group(options, group);
+  if (q.dim() != 4 || k.dim() != 4 || v.sizes() != k.sizes() || q.size(0) != k.size(0) || q.size(3) != k.size(3))
+    throw UserError(cat("q ", q.sizes(), ", k ", k.sizes(), ", v ", v.sizes(),
+                        " do not fit: give [batch, heads, local tokens, dim], with k and v alike"));
+  const at::ScalarType type = q.scalar_type();
+  if (k.scalar_type() != type || v.scalar_type() != type || k.device() != q.device() || v.device() != q.device())
+    throw UserError(cat("q is ", type, " on ", q.device().str(), ", k ", k.scalar_type(), " on ", k.device().str(),
+                        ", v ", v.scalar_type(), " on ", v.device().str(), ": they must be alike"));
+  if (type != at::kFloat && type != at::kBFloat16 && type != at::kDouble)
+    throw UserError(cat("attention does not compute ", type, "; valid types: float32, bfloat16, float64"));
+  check_heads(options.grid, static_cast<int>(q.size(1)), static_cast<int>(k.size(1)));
+  const auto check_tokens = [&](const char* name, const at::Tensor& t, const Layout& layout) {
+    const int64_t own = chunk_tokens(layout, group.rank());
+    if (t.size(2) != own)
+      throw UserError(cat(name, " holds ", t.size(2), " tokens on rank ", group.rank(), ", but layout ",
+                          to_text(layout.order), " of ", layout.tokens, " tokens over ", group.size(),
+                          " ranks gives it ", own));
+  };
+  check_tokens("q", q, query_layout(options, group.size()));
+  check_tokens("k", k, key_layout(options, group.size()));
+}
+
+Job make_job(const AttentionOptions& options, const Group& group, Pass pass, const at::Tensor& q, int64_t heads,
+             int64_t key_heads) {
+  const int64_t batch = q.size(2), dim = q.size(4);
+  const at::ScalarType type = q.scalar_type();
+  const Problem problem =
+      make_problem(options, group.size(), batch, static_cast<int>(heads), static_cast<int>(key_heads), dim, type);
+  const at::ScalarType accumulator = type == at::kDouble ? at::kDouble : at::kFloat;
+  return {problem,
+          Band(options.mask, problem.queries.tokens, problem.keys.tokens),
+          options.scale != 0 ? options.scale : 1 / std::sqrt(static_cast<double>(dim)),
+          pass,
+          options.grid.heads,
+          q.options(),
+          accumulator,
+          type == at::kDouble ? at::kDouble : options.partial,
+          &choose_kernel(options.kernel, type, q.device(), dim),
+          options.on_step};
+}
+
+Block own_block(Data data, const AttentionOptions& options, const Group& group) {
+  if (options.grid.heads == 1) return {data, {group.rank()}, kAllHeads};
+  return {data, line_through(options.grid, group.rank(), Axis::heads),
+          place_of(options.grid, group.rank())[static_cast<int>(Axis::heads)]};
+}
+
+Pass backward_pass(const AttentionOptions& options, const Problem& problem) {
+  switch (options.backward) {
+    case Direction::keys:
+      return Pass::backward_keys;
+    case Direction::queries:
+      return Pass::backward_queries;
+    case Direction::automatic:
+      break;
+  }
+  return cheaper_backward(options.grid, problem);
+}
+
+// Carried from forward to backward by autograd.
+struct AttentionContext : torch::CustomClassHolder {
+  AttentionContext(AttentionOptions options, std::shared_ptr<Group> group)
+      : options(std::move(options)), group(std::move(group)) {}
+  AttentionOptions options;
+  std::shared_ptr<Group> group;
+};
+
+struct AttentionFunction : torch::autograd::Function<AttentionFunction> {
+  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& q, const at::Tensor& k,
+                            const at::Tensor& v, const c10::intrusive_ptr<AttentionContext>& call) {
+    AttentionResult result = attention_forward(q, k, v, call->options, call->group);
+    context->save_for_backward({result.saved.q, result.saved.kv, result.saved.out, result.saved.lse});
+    context->saved_data["key_heads"] = result.saved.key_heads;
+    context->saved_data["call"] = c10::IValue::make_capsule(call);
+    return result.out;
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 torch::autograd::variable_list grads) {
+    const auto holder = context->saved_data["call"].toCapsule();
+    const auto& call = static_cast<const AttentionContext&>(*holder);
+    const auto saved = context->get_saved_variables();
+    auto [dq, dk, dv] =
+        attention_backward(grads[0], {saved[0], saved[1], saved[2], saved[3], context->saved_data["key_heads"].toInt()},
+                           call.options, call.group);
+    return {dq, dk, dv, at::Tensor()};
+  }
+};
+
+}  // namespace
+
+Direction parse_direction(std::string_view text) {
+  if (text == "auto") return Direction::automatic;
+  if (text == "keys") return Direction::keys;
+  if (text == "queries") return Direction::queries;
+  throw UserError(cat("backward '", text, "' is not known; valid: auto, keys, queries"));
+}
+
+Problem make_problem(const AttentionOptions& options, int ranks, int64_t batch, int heads, int key_heads, int64_t dim,
+                     at::ScalarType type) {
+  const int element = static_cast<int>(c10::elementSize(type));
+  const bool wide = type == at::kDouble;
+  return {batch,
+          heads,
+          key_heads,
+          dim,
+          element,
+          wide ? 8 : static_cast<int>(c10::elementSize(options.partial)),
+          wide ? 8 : 4,
+          query_layout(options, ranks),
+          key_layout(options, ranks)};
+}
+
+int64_t rank_work(const AttentionOptions& options, Pass pass, int rank) {
+  const int ranks = options.grid.ranks();
+  const Layout queries = query_layout(options, ranks), keys = key_layout(options, ranks);
+  const Band band(options.mask, queries.tokens, keys.tokens);
+  int64_t pairs = 0;
+  for (const Step& step : make_steps(options.grid, pass, rank))
+    if (step.op == Op::attend)
+      pairs += count_pairs(band, chunk_pieces(queries, step.in.chunks), chunk_pieces(keys, step.out.chunks));
+  return pairs;
+}
+
+AttentionResult attention_forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                                  const AttentionOptions& options, const std::shared_ptr<Group>& group) {
+  check_inputs(q, k, v, options, *group);
+  const at::NoGradGuard no_grad;
+  const int rank = group->rank();
+  const at::Tensor query = tokens_first(q), kv = at::cat({tokens_first(k), tokens_first(v)}, 1);
+  const Job job = make_job(options, *group, Pass::forward, query, q.size(1), k.size(1));
+  Executor executor(job, *group);
+  executor.put({Data::query, {rank}, kAllHeads}, {query});
+  executor.put({Data::keys, {rank}, kAllHeads}, {kv});
+  for (Data data : {Data::query, Data::keys, Data::out}) executor.keep(own_block(data, options, *group));
+  executor.run(make_steps(options.grid, Pass::forward, rank));
+  const Tensors finished = executor.take(own_block(Data::out, options, *group));
+  AttentionResult result;
+  result.saved = {executor.take(own_block(Data::query, options, *group))[0],
+                  executor.take(own_block(Data::keys, options, *group))[0], finished[0].to(q.scalar_type()),
+                  finished[1], k.size(1)};
+  const at::Tensor out = options.grid.heads == 1 ? result.saved.out : executor.take({Data::out, {rank}, kAllHeads})[0];
+  executor.finish();
+  result.out = tokens_third(out, 0);
+  return result;
+}
+
+std::array<at::Tensor, 3> attention_backward(const at::Tensor& dout, const SavedAttention& saved,
+                                             const AttentionOptions& options, const std::shared_ptr<Group>& group) {
+  check_group(options, *group);
+  const at::NoGradGuard no_grad;
+  const int rank = group->rank(), slices = options.grid.heads;
+  const int64_t heads = saved.q.size(3) * slices;
+  STARTRAIL_CHECK(dout.dim() == 4 && dout.size(1) == heads, "dout ", dout.sizes());
+  Job job = make_job(options, *group, Pass::forward, saved.q, heads, saved.key_heads);
+  job.pass = backward_pass(options, job.problem);
+  Executor executor(job, *group);
+  executor.put({Data::out_grad, {rank}, kAllHeads}, {tokens_first(dout.to(saved.q.scalar_type()))});
+  executor.put(own_block(Data::keys, options, *group), {saved.kv});
+  executor.put_saved({saved.q, saved.out, saved.lse});
+  executor.run(make_steps(options.grid, job.pass, rank));
+  const at::Tensor dq = executor.take({Data::query_grad, {rank}, kAllHeads})[0];
+  const at::Tensor dkv = executor.take({Data::keys_grad, {rank}, kAllHeads})[0];
+  executor.finish();
+  const at::ScalarType type = saved.q.scalar_type();
+  return {tokens_third(dq, 0).to(type), tokens_third(dkv, 0).to(type), tokens_third(dkv, 1).to(type)};
+}
+
+at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const AttentionOptions& options,
+                     const std::shared_ptr<Group>& group) {
+  return AttentionFunction::apply(q, k, v, c10::make_intrusive<AttentionContext>(options, group));
+}
+
+}  // namespace startrail

@@ -1,0 +1,67 @@
+// Exact attention over tokens that are split over ranks: the library's front door.
+// attention() is differentiable; the two plain functions below it are for those who save and recompute for themselves.
+#pragma once
+
+#include <array>
+#include <memory>
+#include <string>
+
+#include <ATen/core/Tensor.h>
+
+#include "startrail/layout/grid.h"
+#include "startrail/layout/layout.h"
+#include "startrail/layout/mask.h"
+#include "startrail/run/comm/group.h"
+#include "startrail/run/executor.h"
+
+namespace startrail {
+
+enum class Direction { automatic, keys, queries };  // what rides the rings in the backward pass
+Direction parse_direction(std::string_view text);   // "auto", "keys", "queries"
+
+struct AttentionOptions {
+  Grid grid;                         // parse_grid("startrail:2", ranks)
+  int64_t tokens = 0;                // of the whole sequence
+  int64_t key_tokens = 0;            // 0: as many as tokens
+  Order layout = Order::contiguous;  // which of them each rank holds: chunk_pieces(Layout, rank)
+  Mask mask;
+  double scale = 0;                           // 0: 1 / sqrt(dim)
+  Direction backward = Direction::automatic;  // automatic: the one that sends fewer bytes
+  at::ScalarType partial = at::kFloat;        // partial results on the wire; the type of q halves them and loses digits
+  std::string kernel = "auto";
+  StepHook on_step;  // see executor.h
+};
+
+// q [batch, heads, local query tokens, dim], k and v [batch, key heads, local key tokens, dim], the rank's own chunk in
+// the order of chunk_pieces; float32, bfloat16 or float64. Returns out like q. Every rank of the group calls it with
+// the same options. UserError, before anything is sent, for shapes, heads, grids or masks that do not fit.
+at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const AttentionOptions& options,
+                     const std::shared_ptr<Group>& group);
+
+// What the backward needs, in the layout of the heads slice: the caller's own q, k, v when the grid does not split
+// heads.
+struct SavedAttention {
+  at::Tensor q, kv, out, lse;  // as blocks, tokens first (executor.h)
+  int64_t key_heads = 0;       // of the whole model
+};
+
+struct AttentionResult {
+  at::Tensor out;
+  SavedAttention saved;
+};
+
+AttentionResult attention_forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                                  const AttentionOptions& options, const std::shared_ptr<Group>& group);
+
+// dq, dk, dv like q, k, v.
+std::array<at::Tensor, 3> attention_backward(const at::Tensor& dout, const SavedAttention& saved,
+                                             const AttentionOptions& options, const std::shared_ptr<Group>& group);
+
+// The bytes and work of these options for shapes as given; what attend and plan report.
+Problem make_problem(const AttentionOptions& options, int ranks, int64_t batch, int heads, int key_heads, int64_t dim,
+                     at::ScalarType type);
+
+// Unmasked (query, key) pairs that `rank` attends in one head.
+int64_t rank_work(const AttentionOptions& options, Pass pass, int rank);
+
+}  // namespace startrail

@@ -1,0 +1,79 @@
+// The one door to c10d: sends and receives of a set of ranks, counted by kind and by peer, with the time spent waiting.
+// The executor talks to this; nothing outside comm/ touches c10d.
+#pragma once
+
+#include <map>
+#include <memory>
+
+#include <ATen/core/Tensor.h>
+
+#include "startrail/plan/volume.h"
+
+namespace c10d {
+class Backend;
+class Work;
+}  // namespace c10d
+
+namespace startrail {
+
+// How many ranks of this process may compute at once, so that many ranks share few cores without crowding them.
+class ComputeSlots;
+
+// A send or receive under way. Keeps its tensor alive.
+struct Pending {
+  c10::intrusive_ptr<c10d::Work> work;
+  at::Tensor tensor;
+  Traffic kind = Traffic::p2p;
+  int peer = -1;
+};
+
+struct Count {
+  int64_t sent_bytes = 0;
+  int64_t sent_messages = 0;
+  double wait_seconds = 0;  // for messages from or to this peer
+};
+
+class Group {
+ public:
+  explicit Group(c10::intrusive_ptr<c10d::Backend> backend, std::shared_ptr<ComputeSlots> slots = nullptr);
+  ~Group();
+
+  int rank() const;
+  int size() const;
+
+  // Post a message; `tensor` must be contiguous and stay untouched until it is waited for or done.
+  // Messages between two ranks with the same tag arrive in the order sent.
+  Pending send(const at::Tensor& tensor, int to, int tag, Traffic kind);
+  Pending receive(const at::Tensor& tensor, int from, int tag, Traffic kind);
+  void wait(const Pending& pending);
+  static bool done(const Pending& pending);
+
+  void barrier();
+  void all_reduce_max(at::Tensor& tensor);
+  void all_reduce_sum(at::Tensor& tensor);
+
+  // Held while computing; waits for a free slot where ranks share cores.
+  class Turn {
+   public:
+    explicit Turn(ComputeSlots* slots);
+    ~Turn();
+    Turn(const Turn&) = delete;
+    Turn& operator=(const Turn&) = delete;
+
+   private:
+    ComputeSlots* slots_;
+  };
+  Turn compute() { return Turn(slots_.get()); }
+
+  // What this rank sent and waited for since the last reset.
+  const std::map<std::pair<Traffic, int>, Count>& counts() const { return counts_; }
+  Volume sent() const;
+  void reset_counts() { counts_.clear(); }
+
+ private:
+  c10::intrusive_ptr<c10d::Backend> backend_;
+  std::shared_ptr<ComputeSlots> slots_;
+  std::map<std::pair<Traffic, int>, Count> counts_;
+};
+
+}  // namespace startrail

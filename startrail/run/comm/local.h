@@ -1,0 +1,30 @@
+// The `local` backend: ranks are threads of one process, messages are copies in memory. A c10d backend like any other,
+// so that everything above it is the same on Gloo or NCCL. Default of the command, and of every multi-rank test.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+
+namespace startrail {
+
+class LocalWorld {
+ public:
+  explicit LocalWorld(int ranks);
+  ~LocalWorld();
+
+  // The backend of one rank: send, recv, barrier, broadcast, allreduce (sum, min, max) and allgather.
+  // A send completes when the receiver has the data. Reductions are made in rank order: the same bits every time.
+  c10::intrusive_ptr<c10d::Backend> backend(int rank);
+
+  // Ends every wait, now and later, with ClusterError(reason). Returns false when the world was aborted before.
+  bool abort(const std::string& reason);
+
+  struct State;
+
+ private:
+  std::shared_ptr<State> state_;
+};
+
+}  // namespace startrail

@@ -1,0 +1,92 @@
+#include <ATen/ATen.h>
+#include <algorithm>
+#include <limits>
+
+#include "startrail/run/kernel/kernel.h"
+
+namespace startrail {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr int64_t kRows = 256;  // scores of this many rows exist at a time
+
+// [queries, keys] bool: which keys the rows [begin, begin + count) see, from the mask's definition alone, not from
+// tiles.
+at::Tensor seen_by(const AttendInput& input, int64_t begin, int64_t count) {
+  std::vector<int64_t> first, end, keys;
+  int64_t row = 0;
+  for (const Piece& piece : input.queries)
+    for (int64_t i = 0; i < piece.count; ++i, ++row) {
+      if (row < begin || row >= begin + count) continue;
+      const Span span = input.band->keys_of(piece.at(i));
+      first.push_back(span.begin);
+      end.push_back(span.end);
+    }
+  for (const Piece& piece : input.keys)
+    for (int64_t i = 0; i < piece.count; ++i) keys.push_back(piece.at(i));
+  const auto column = [](const std::vector<int64_t>& values) { return at::tensor(values, at::kLong); };
+  const at::Tensor key = column(keys).unsqueeze(0);
+  return at::logical_and(key >= column(first).unsqueeze(1), key < column(end).unsqueeze(1)).to(input.q.device());
+}
+
+// [batch, key heads, group, tokens, dim] of [batch, heads, tokens, dim], so that GQA is a broadcast.
+at::Tensor grouped(const at::Tensor& t, int64_t key_heads) {
+  return t.unflatten(1, {key_heads, t.size(1) / key_heads});
+}
+
+class ReferenceKernel : public Kernel {
+ public:
+  std::string name() const override { return "reference"; }
+  bool fits(at::ScalarType, at::Device, int64_t) const override { return true; }
+
+  void attend(const AttendInput& input, Running& running) const override {
+    if (input.q.size(2) == 0 || input.k.size(2) == 0) return;
+    const auto type = running.out.scalar_type();
+    const int64_t key_heads = input.k.size(1);
+    const at::Tensor k = input.k.to(type).unsqueeze(2), v = input.v.to(type).unsqueeze(2);
+    for (int64_t row = 0; row < input.q.size(2); row += kRows) {
+      const int64_t rows = std::min(kRows, input.q.size(2) - row);
+      const at::Tensor hidden = seen_by(input, row, rows).logical_not();
+      const at::Tensor q = grouped(input.q.narrow(2, row, rows).to(type), key_heads);
+      const at::Tensor scores = (at::matmul(q, k.transpose(-1, -2)) * input.scale).masked_fill(hidden, -kInfinity);
+      const at::Tensor top = scores.amax(-1, true);
+      const at::Tensor shift = top.masked_fill(top == -kInfinity, 0);
+      const at::Tensor weights = (scores - shift).exp();
+      const at::Tensor sum = weights.sum(-1, true);
+      const at::Tensor out = at::matmul(weights, v) / sum.masked_fill(sum == 0, 1);
+      Running rows_of{running.out.narrow(2, row, rows), running.lse.narrow(2, row, rows)};
+      merge_partial(rows_of, out.flatten(1, 2), (shift + sum.log()).squeeze(-1).flatten(1, 2));
+    }
+  }
+
+  void attend_backward(const AttendBackwardInput& input, Gradients& gradients) const override {
+    const AttendInput& forward = input.forward;
+    if (forward.q.size(2) == 0 || forward.k.size(2) == 0) return;
+    const auto type = gradients.dq.scalar_type();
+    const int64_t key_heads = forward.k.size(1);
+    const at::Tensor k = forward.k.to(type).unsqueeze(2), v = forward.v.to(type).unsqueeze(2);
+    for (int64_t row = 0; row < forward.q.size(2); row += kRows) {
+      const int64_t rows = std::min(kRows, forward.q.size(2) - row);
+      const auto rows_of = [&](const at::Tensor& t) { return grouped(t.narrow(2, row, rows).to(type), key_heads); };
+      const at::Tensor q = rows_of(forward.q), dout = rows_of(input.dout);
+      const at::Tensor lse = rows_of(input.lse).unsqueeze(-1), delta = rows_of(input.delta).unsqueeze(-1);
+      const at::Tensor hidden = at::logical_or(seen_by(forward, row, rows).logical_not(), lse == -kInfinity);
+      const at::Tensor scores = at::matmul(q, k.transpose(-1, -2)) * forward.scale;
+      const at::Tensor weights = (scores - lse).exp().masked_fill(hidden, 0);
+      const at::Tensor dscores =
+          (weights * (at::matmul(dout, v.transpose(-1, -2)) - delta)).masked_fill(hidden, 0) * forward.scale;
+      gradients.dq.narrow(2, row, rows).add_(at::matmul(dscores, k).flatten(1, 2));
+      gradients.dk.add_(at::matmul(dscores.transpose(-1, -2), q).sum(2));
+      gradients.dv.add_(at::matmul(weights.transpose(-1, -2), dout).sum(2));
+    }
+  }
+};
+
+}  // namespace
+
+const Kernel& reference_kernel() {
+  static const ReferenceKernel kernel;
+  return kernel;
+}
+
+}  // namespace startrail
