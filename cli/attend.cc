@@ -1,0 +1,264 @@
+// startrail attend: one distributed attention, forward and backward, with its time, bytes, memory and error.
+#include <ATen/Parallel.h>
+#include <c10/core/ScalarType.h>
+
+#include <algorithm>
+#include <iostream>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "cli/command.h"
+#include "cli/shape.h"
+#include "startrail/base/error.h"
+#include "startrail/plan/make.h"
+#include "startrail/run/trial.h"
+
+namespace startrail::cli {
+namespace {
+
+struct AttendFlags {
+  ShapeFlags shape;
+  int threads = 0, repeat = 3;
+  uint64_t seed = 1;
+  std::string kernel = "auto";
+  bool check = false, json = false;
+};
+
+struct Spread {
+  double min = 0, median = 0, max = 0;
+};
+
+Spread spread(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return {values.front(), values[values.size() / 2], values.back()};
+}
+
+struct Report {
+  AttentionOptions options;
+  Pass backward = Pass::backward_keys;
+  Problem problem;
+  Spread forward_ms, backward_ms, single_ms;
+  TrialRun last;
+  Errors errors, limits, single_errors;
+  int64_t work_min = 0, work_max = 0;
+  bool passed = true;
+};
+
+nlohmann::json max_mean(const std::vector<int64_t>& values) {
+  double sum = 0;
+  for (int64_t value : values) sum += static_cast<double>(value);
+  return {{"max", *std::max_element(values.begin(), values.end())}, {"mean", sum / static_cast<double>(values.size())}};
+}
+
+// {p2p: {max, mean}, ...} over ranks.
+nlohmann::json volumes_json(int ranks, const std::function<Volume(int)>& of_rank) {
+  nlohmann::json json;
+  for (Traffic kind : kTraffic) {
+    std::vector<int64_t> values;
+    for (int rank = 0; rank < ranks; ++rank) values.push_back(of_rank(rank)[kind]);
+    json[to_text(kind)] = max_mean(values);
+  }
+  return json;
+}
+
+nlohmann::json errors_json(const Errors& errors) {
+  return {{"out", errors.out}, {"dq", errors.dq}, {"dk", errors.dk}, {"dv", errors.dv}};
+}
+
+Report run(const AttendFlags& flags) {
+  Report report;
+  report.options = flags.shape.options();
+  AttentionOptions& options = report.options;
+  options.kernel = flags.kernel;
+  choose_kernel(options.kernel, flags.shape.type(), at::kCPU, flags.shape.dim);
+  if (flags.repeat < 1) throw UserError(cat("repeat ", flags.repeat, " measures nothing: give 1 or more"));
+  if (flags.threads < 0) throw UserError(cat(flags.threads, " threads cannot run: give 1 or more"));
+  const int threads = flags.threads > 0 ? flags.threads : static_cast<int>(std::thread::hardware_concurrency());
+  report.problem = flags.shape.problem(options);
+  report.backward = options.backward == Direction::keys      ? Pass::backward_keys
+                    : options.backward == Direction::queries ? Pass::backward_queries
+                                                             : cheaper_backward(options.grid, report.problem);
+  AttentionOptions single = options;
+  single.grid = Grid{};
+
+  Progress progress("drawing inputs");
+  at::set_num_threads(threads);
+  const int64_t key_tokens = options.key_tokens > 0 ? options.key_tokens : options.tokens;
+  const Sample sample = make_sample({flags.shape.batch, flags.shape.heads, flags.shape.kv_heads(), flags.shape.dim,
+                                     flags.shape.type(), flags.seed},
+                                    options.tokens, key_tokens);
+  std::vector<double> forward, backward, alone;
+  TrialRun one;
+  // Ranks and one device take turns, after one round of each to warm up, so that a slow moment hits both.
+  for (int round = flags.repeat > 1 ? -1 : 0; round < flags.repeat; ++round) {
+    const std::string which = round < 0 ? "warming up" : cat("round ", round + 1, " of ", flags.repeat);
+    progress.show(cat(which, ": one rank"));
+    one = run_trial(sample, single, threads);
+    progress.show(cat(which, ": ", flags.shape.ranks, " ranks"));
+    report.last = run_trial(sample, options, threads);
+    if (round < 0) continue;
+    forward.push_back(report.last.forward_ms);
+    backward.push_back(report.last.backward_ms);
+    alone.push_back(one.forward_ms + one.backward_ms);
+  }
+  report.forward_ms = spread(forward);
+  report.backward_ms = spread(backward);
+  report.single_ms = spread(alone);
+
+  std::vector<int64_t> work;
+  for (int rank = 0; rank < flags.shape.ranks; ++rank)
+    work.push_back(rank_work(options, Pass::forward, rank) * flags.shape.batch * flags.shape.heads / options.grid.heads);
+  std::tie(report.work_min, report.work_max) =
+      std::pair(*std::min_element(work.begin(), work.end()), *std::max_element(work.begin(), work.end()));
+
+  if (flags.check) {
+    progress.show("computing the float64 reference");
+    at::set_num_threads(threads);
+    const Answer truth = exact_answer(sample, options.mask, options.scale);
+    report.errors = compare(report.last.answer, truth);
+    report.single_errors = compare(one.answer, truth);
+    report.limits = tolerance(flags.shape.type(), report.single_errors);
+    report.passed = within(report.errors, report.limits);
+    for (int rank = 0; rank < flags.shape.ranks; ++rank)
+      report.passed = report.passed &&
+                      report.last.ranks[rank].forward == formula_volume(options.grid, Pass::forward, rank, report.problem) &&
+                      report.last.ranks[rank].backward == formula_volume(options.grid, report.backward, rank, report.problem);
+  }
+  return report;
+}
+
+void print_json(const AttendFlags& flags, const Report& report) {
+  const int ranks = flags.shape.ranks;
+  const Grid& grid = report.options.grid;
+  const auto& measured = report.last.ranks;
+  const auto formula = [&](Pass pass) {
+    return volumes_json(ranks, [&](int rank) { return formula_volume(grid, pass, rank, report.problem); });
+  };
+  std::vector<int64_t> peaks;
+  double wait = 0;
+  for (const RankReport& rank : measured) {
+    peaks.push_back(rank.peak_bytes);
+    wait += rank.wait_seconds * 1000 / ranks;
+  }
+  nlohmann::json json = {
+      {"grid", {{"heads", grid.heads}, {"team", grid.team}, {"ring", grid.ring}, {"stripe", grid.stripe}}},
+      {"ranks", ranks},
+      {"backward", report.backward == Pass::backward_keys ? "keys" : "queries"},
+      {"forward_ms", report.forward_ms.median},
+      {"backward_ms", report.backward_ms.median},
+      {"single_ms", report.single_ms.median},
+      {"wait_ms", wait},
+      {"bytes",
+       {{"forward", volumes_json(ranks, [&](int rank) { return measured[rank].forward; })},
+        {"backward", volumes_json(ranks, [&](int rank) { return measured[rank].backward; })}}},
+      {"formula_bytes", {{"forward", formula(Pass::forward)}, {"backward", formula(report.backward)}}},
+      {"steps",
+       {{"forward", make_steps(grid, Pass::forward, 0).size()}, {"backward", make_steps(grid, report.backward, 0).size()}}},
+      {"peak_bytes", max_mean(peaks)},
+      {"work", {{"min", report.work_min}, {"max", report.work_max}}},
+  };
+  if (flags.check) {
+    json["error"] = errors_json(report.errors);
+    json["single_error"] = errors_json(report.single_errors);
+    json["tolerance"] = errors_json(report.limits);
+    json["passed"] = report.passed;
+  }
+  std::cout << json.dump(2) << "\n";
+}
+
+std::string scientific(double value) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.1e", value);
+  return text;
+}
+
+void print_table(const AttendFlags& flags, const Report& report) {
+  const int ranks = flags.shape.ranks;
+  const Grid& grid = report.options.grid;
+  const Grid ring{.ring = ranks};
+  std::cout << flags.shape.grid << " on " << ranks << " ranks (" << to_text(grid) << "), " << flags.shape.tokens
+            << " tokens, " << flags.shape.heads << " heads, dim " << flags.shape.dim << ", "
+            << to_text(report.options.mask) << ", " << flags.shape.layout << ", " << flags.shape.dtype << "\n\n";
+  // The busiest rank's bytes, beside what Ring Attention would send for the same attention.
+  const Pass ring_backward = cheaper_backward(ring, report.problem);
+  std::vector<std::vector<std::string>> rows{{"sent by the busiest rank", "p2p", "gather", "merge", "all_to_all", "total", "of ring's"}};
+  const auto row = [&](const std::string& name, Pass pass, Pass ring_pass, Volume RankReport::*sent) {
+    Volume most;
+    int64_t total = 0, ring_total = 0;
+    for (int rank = 0; rank < ranks; ++rank) {
+      const Volume& volume = report.last.ranks[rank].*sent;
+      for (Traffic kind : kTraffic) most[kind] = std::max(most[kind], volume[kind]);
+      total = std::max(total, volume.total());
+      ring_total = std::max(ring_total, formula_volume(ring, ring_pass, rank, report.problem).total());
+    }
+    std::vector<std::string> cells{name};
+    for (Traffic kind : kTraffic) cells.push_back(human_bytes(static_cast<double>(most[kind])));
+    cells.push_back(human_bytes(static_cast<double>(total)));
+    cells.push_back(ring_total > 0 ? fixed(static_cast<double>(total) / static_cast<double>(ring_total), 3) : "-");
+    rows.push_back(cells);
+    (void)pass;
+  };
+  row("forward", Pass::forward, Pass::forward, &RankReport::forward);
+  row(report.backward == Pass::backward_keys ? "backward (keys ride)" : "backward (queries ride)", report.backward,
+      ring_backward, &RankReport::backward);
+  std::cout << table(rows) << "\n";
+
+  const auto times = [](const Spread& s) {
+    return std::vector<std::string>{fixed(s.min, 1), fixed(s.median, 1), fixed(s.max, 1)};
+  };
+  rows = {{"milliseconds", "min", "median", "max"}};
+  const auto add_times = [&](const std::string& name, const Spread& s) {
+    rows.push_back({name});
+    for (const std::string& cell : times(s)) rows.back().push_back(cell);
+  };
+  add_times("forward", report.forward_ms);
+  add_times("backward", report.backward_ms);
+  add_times("one rank, both", report.single_ms);
+  std::cout << table(rows);
+  const double both = report.forward_ms.median + report.backward_ms.median;
+  std::cout << "  " << ranks << " ranks take " << fixed(both / report.single_ms.median, 2)
+            << " x one rank with the same threads\n\n";
+
+  int64_t peak = 0;
+  for (const RankReport& rank : report.last.ranks) peak = std::max(peak, rank.peak_bytes);
+  std::cout << "  peak memory of a rank   " << human_bytes(static_cast<double>(peak)) << "\n";
+  std::cout << "  work of a rank          " << report.work_min << " to " << report.work_max << " unmasked pairs\n";
+  if (!flags.check) return;
+  rows = {{"\n  error", "out", "dq", "dk", "dv"}};
+  const auto add_errors = [&](const std::string& name, const Errors& e) {
+    rows.push_back({name, scientific(e.out), scientific(e.dq), scientific(e.dk), scientific(e.dv)});
+  };
+  rows[0][0] = "error";
+  add_errors(cat(ranks, " ranks"), report.errors);
+  add_errors("one device", report.single_errors);
+  add_errors("allowed", report.limits);
+  std::cout << "\n" << table(rows) << "  " << (report.passed ? "passed" : "FAILED")
+            << ": against a float64 reference, and bytes against the formulas\n";
+}
+
+}  // namespace
+
+void add_attend(CLI::App& app) {
+  auto flags = std::make_shared<AttendFlags>();
+  CLI::App* command = app.add_subcommand(
+      "attend", "Run one attention split over ranks, forward and backward: time, bytes, memory, error");
+  flags->shape.add_to(*command);
+  command->add_option("--threads", flags->threads, "Threads for all ranks together (default: all cores)");
+  command->add_option("--repeat", flags->repeat, "Timed rounds, interleaved with one rank's")->capture_default_str();
+  command->add_option("--seed", flags->seed, "Of the random inputs")->capture_default_str();
+  command->add_option("--kernel", flags->kernel, "auto, aten or reference")->capture_default_str();
+  command->add_flag("--check", flags->check, "Compare with a float64 reference and the byte formulas; exit 1 if wrong");
+  command->add_flag("--json", flags->json, "Print JSON");
+  command->footer(
+      "Examples:\n"
+      "  startrail attend --ranks 16 --grid startrail:2 --check\n"
+      "  startrail attend --ranks 8 --grid heads=2,team=2,ring=2 --heads 8 --kv-heads 2 --dtype bfloat16 --check\n"
+      "  startrail attend --ranks 16 --grid mesh:4 --mask causal --documents 1000,96,3000 --json");
+  command->callback([flags] {
+    const Report report = run(*flags);
+    flags->json ? print_json(*flags, report) : print_table(*flags, report);
+    if (!report.passed) throw Exit{1};
+  });
+}
+
+}  // namespace startrail::cli

@@ -1,0 +1,27 @@
+// The subcommands. Each adds itself to the program and runs when chosen; errors are thrown and turned into one sentence
+// and an exit code by main.cc.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <string>
+
+namespace startrail::cli {
+
+void add_attend(CLI::App& app);
+void add_plan(CLI::App& app);
+void add_doctor(CLI::App& app);
+
+// Thrown to end with a code other than 0 after the output said why (a failed --check).
+struct Exit {
+  int code;
+};
+
+// A line on stderr that says what is being done and is wiped when done; nothing unless stderr is a terminal.
+class Progress {
+ public:
+  explicit Progress(const std::string& what) { show(what); }
+  ~Progress();
+  void show(const std::string& what);
+};
+
+}  // namespace startrail::cli

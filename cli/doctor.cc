@@ -1,0 +1,66 @@
+// startrail doctor: what this machine offers and what is missing.
+#include <ATen/Parallel.h>
+#include <torch/version.h>
+
+#include <iostream>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "cli/command.h"
+#include "startrail/base/text.h"
+
+namespace startrail::cli {
+namespace {
+
+nlohmann::json examine() {
+  nlohmann::json report;
+  report["startrail"] = STARTRAIL_VERSION;
+  report["torch"] = TORCH_VERSION;
+  report["compiler"] = __VERSION__;
+  nlohmann::json& isa = report["instructions"];
+  __builtin_cpu_init();
+  isa["avx2"] = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+  isa["avx512"] = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl");
+  isa["avx512_bf16"] = static_cast<bool>(__builtin_cpu_supports("avx512bf16"));
+  report["cores"] = std::thread::hardware_concurrency();
+  report["threads"] = at::get_num_threads();
+  report["backends"] = {{"local", true}, {"gloo", false}, {"nccl", false}};
+  report["kernels"] = {"aten", "reference"};
+  std::vector<std::string> missing;
+  if (!isa["avx2"]) missing.push_back("AVX2: attention will be slow on this CPU");
+  if (std::string(TORCH_VERSION).rfind("2.13.", 0) != 0)
+    missing.push_back(cat("torch 2.13: ", TORCH_VERSION, " is untested here"));
+  missing.push_back("gloo and nccl: this version runs ranks as threads of one process (local) only");
+  report["missing"] = missing;
+  return report;
+}
+
+}  // namespace
+
+void add_doctor(CLI::App& app) {
+  CLI::App* command = app.add_subcommand("doctor", "Show torch, instruction sets, threads, backends, and what is missing");
+  command->footer("Example:\n  startrail doctor --json");
+  auto json = std::make_shared<bool>(false);
+  command->add_flag("--json", *json, "Print JSON");
+  command->callback([json] {
+    const nlohmann::json report = examine();
+    if (*json) {
+      std::cout << report.dump(2) << "\n";
+      return;
+    }
+    const auto yes_no = [](bool value) { return std::string(value ? "yes" : "no"); };
+    std::vector<std::vector<std::string>> rows;
+    rows.push_back({"startrail", report["startrail"].get<std::string>()});
+    rows.push_back({"torch", report["torch"].get<std::string>()});
+    rows.push_back({"compiler", report["compiler"].get<std::string>()});
+    for (const auto& [name, value] : report["instructions"].items()) rows.push_back({name, yes_no(value)});
+    rows.push_back({"cores", cat(report["cores"])});
+    rows.push_back({"threads", cat(report["threads"])});
+    for (const auto& [name, value] : report["backends"].items()) rows.push_back({"backend " + name, yes_no(value)});
+    rows.push_back({"kernels", join(report["kernels"].get<std::vector<std::string>>())});
+    std::cout << table(rows, "");
+    for (const auto& line : report["missing"]) std::cout << "missing  " << line.get<std::string>() << "\n";
+  });
+}
+
+}  // namespace startrail::cli

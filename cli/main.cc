@@ -1,0 +1,58 @@
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <iostream>
+
+#include "cli/command.h"
+#include "startrail/base/error.h"
+
+namespace startrail::cli {
+
+void Progress::show(const std::string& what) {
+  if (isatty(STDERR_FILENO)) std::cerr << "\r\033[K" << what << " ..." << std::flush;
+}
+Progress::~Progress() {
+  if (isatty(STDERR_FILENO)) std::cerr << "\r\033[K" << std::flush;
+}
+
+namespace {
+
+int fail(int code, const std::string& message) {
+  std::cerr << "startrail: " << message << "\n";
+  return code;
+}
+
+int run(int argc, char** argv) {
+  CLI::App app{
+      "StarTrail: exact attention over sequences split across many ranks, by concentric rings.\n"
+      "Try: startrail plan --ranks 16 --grid startrail:2\n"
+      "     startrail attend --ranks 16 --grid startrail:2 --check",
+      "startrail"};
+  app.set_version_flag("--version", std::string("startrail ") + STARTRAIL_VERSION);
+  app.require_subcommand(0, 1);
+  add_attend(app);
+  add_plan(app);
+  add_doctor(app);
+  try {
+    app.parse(argc, argv);
+    if (app.get_subcommands().empty()) std::cout << app.help();
+    return 0;
+  } catch (const CLI::ParseError& error) {
+    if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
+    const auto chosen = app.get_subcommands();
+    return fail(2, cat(error.what(), "; see startrail ", chosen.empty() ? "" : chosen[0]->get_name() + " ", "--help"));
+  } catch (const Exit& exit) {
+    return exit.code;
+  } catch (const UserError& error) {
+    return fail(2, error.what());
+  } catch (const ClusterError& error) {
+    return fail(3, error.what());
+  } catch (const std::exception& error) {
+    return fail(70, cat("a bug in startrail, please report it: ", error.what()));
+  }
+}
+
+}  // namespace
+}  // namespace startrail::cli
+
+int main(int argc, char** argv) { return startrail::cli::run(argc, argv); }

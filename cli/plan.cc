@@ -1,0 +1,211 @@
+// startrail plan: a grid's rings, steps and volumes, and the proof that its plans are right.
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <iostream>
+#include <mutex>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <thread>
+
+#include "cli/command.h"
+#include "cli/shape.h"
+#include "startrail/base/error.h"
+#include "startrail/plan/check.h"
+#include "startrail/plan/make.h"
+#include "startrail/plan/text.h"
+
+namespace startrail::cli {
+namespace {
+
+struct PlanFlags {
+  ShapeFlags shape;
+  int rank = -1, all = 0, ranks_per_node = 0;
+  bool check = false, json = false;
+};
+
+constexpr Pass kPasses[] = {Pass::forward, Pass::backward_keys, Pass::backward_queries};
+
+// The distinct lines of the grid along one axis.
+std::vector<std::vector<int>> lines_along(const Grid& grid, Axis axis) {
+  std::vector<std::vector<int>> lines;
+  for (int rank = 0; rank < grid.ranks(); ++rank)
+    if (place_of(grid, rank)[static_cast<int>(axis)] == 0) lines.push_back(line_through(grid, rank, axis));
+  return lines;
+}
+
+void draw(const Grid& grid) {
+  const auto rings = lines_along(grid, Axis::ring);
+  if (grid.ring > 1) {
+    std::cout << rings.size() << (rings.size() == 1 ? " ring" : " concentric rings") << " of " << grid.ring
+              << " pass keys and values:\n";
+    for (const auto& ring : rings) std::cout << "  " << join(ring, " -> ") << " -> " << ring[0] << "\n";
+  } else {
+    std::cout << "no ring: keys and values are gathered once\n";
+  }
+  const auto groups = [&](Axis axis, const std::string& what) {
+    if (grid.size(axis) == 1) return;
+    std::vector<std::string> texts;
+    for (const auto& line : lines_along(grid, axis)) texts.push_back("(" + join(line, " ") + ")");
+    std::cout << texts.size() << " " << what << ":\n  " << join(texts, " ") << "\n";
+  };
+  groups(Axis::team, "teams share their queries and merge their outputs");
+  groups(Axis::stripe, "stripes share their keys and values");
+  groups(Axis::heads, "groups trade tokens for heads");
+}
+
+Volume busiest(const Grid& grid, Pass pass, const Problem& problem) {
+  Volume most;
+  for (int rank = 0; rank < grid.ranks(); ++rank) {
+    const Volume volume = formula_volume(grid, pass, rank, problem);
+    for (Traffic kind : kTraffic) most[kind] = std::max(most[kind], volume[kind]);
+  }
+  return most;
+}
+
+void print_volumes(const Grid& grid, const Problem& problem, const std::optional<Cluster>& cluster) {
+  const Grid ring{.ring = grid.ranks()};
+  std::vector<std::vector<std::string>> rows{{"sent by a rank", "p2p", "gather", "merge", "all_to_all", "total", "ring", "of ring's"}};
+  if (cluster) rows[0].push_back("leaves its node");
+  for (Pass pass : kPasses) {
+    const Volume volume = busiest(grid, pass, problem);
+    const Pass ring_pass = pass == Pass::forward ? pass : cheaper_backward(ring, problem);
+    const int64_t ring_total = busiest(ring, ring_pass, problem).total();
+    std::vector<std::string> cells{to_text(pass)};
+    for (Traffic kind : kTraffic) cells.push_back(human_bytes(static_cast<double>(volume[kind])));
+    cells.push_back(human_bytes(static_cast<double>(volume.total())));
+    cells.push_back(human_bytes(static_cast<double>(ring_total)));
+    cells.push_back(ring_total > 0 ? fixed(static_cast<double>(volume.total()) / static_cast<double>(ring_total), 3) : "-");
+    if (cluster) {
+      const Plan plan = make_plan(grid, pass);
+      int64_t most = 0;
+      for (int rank = 0; rank < grid.ranks(); ++rank) most = std::max(most, count_crossing(plan, rank, problem, *cluster));
+      cells.push_back(human_bytes(static_cast<double>(most)));
+    }
+    rows.push_back(cells);
+  }
+  std::cout << table(rows);
+  std::cout << "  backward auto takes " << to_text(cheaper_backward(grid, problem)) << "\n";
+}
+
+nlohmann::json volume_json(const Volume& volume) {
+  nlohmann::json json = {{"total", volume.total()}};
+  for (Traffic kind : kTraffic) json[to_text(kind)] = volume[kind];
+  return json;
+}
+
+void show(const PlanFlags& flags) {
+  const AttentionOptions options = flags.shape.options();
+  const Problem problem = flags.shape.problem(options);
+  const Grid& grid = options.grid;
+  if (flags.rank < -1 || flags.rank >= grid.ranks())
+    throw UserError(cat("rank ", flags.rank, " is not one of ", grid.ranks(), ": give 0 to ", grid.ranks() - 1));
+  std::optional<Cluster> cluster;
+  if (flags.ranks_per_node != 0) cluster = make_cluster(grid.ranks(), flags.ranks_per_node);
+  if (flags.check)
+    for (Pass pass : kPasses) {
+      const Plan plan = make_plan(grid, pass);
+      check_plan(plan);
+      check_volume(plan, grid, problem);
+    }
+  if (flags.json) {
+    nlohmann::json json = {{"grid", to_text(grid)}, {"ranks", grid.ranks()}, {"checked", flags.check}};
+    for (Pass pass : kPasses) {
+      Plan plan = make_plan(grid, pass);
+      nlohmann::json one = to_json(plan);
+      if (flags.rank >= 0) one["ranks"] = nlohmann::json::array({one["ranks"][flags.rank]});
+      one["volume"] = volume_json(busiest(grid, pass, problem));
+      const Grid ring{.ring = grid.ranks()};
+      one["ring_volume"] = volume_json(busiest(ring, pass == Pass::forward ? pass : cheaper_backward(ring, problem), problem));
+      json["passes"].push_back(one);
+    }
+    std::cout << json.dump(2) << "\n";
+    return;
+  }
+  const std::string scheme = scheme_of(grid);
+  std::cout << (scheme.empty() ? "" : scheme + " = ") << to_text(grid) << " on " << grid.ranks() << " ranks\n\n";
+  draw(grid);
+  const int rank = std::max(0, flags.rank);
+  for (Pass pass : {Pass::forward, cheaper_backward(grid, problem)}) {
+    std::cout << "\n" << to_text(pass) << ", steps of rank " << rank << ":\n";
+    for (const Step& step : make_steps(grid, pass, rank)) std::cout << "  " << to_text(step) << "\n";
+  }
+  std::cout << "\n" << flags.shape.tokens << " tokens, " << flags.shape.heads << " heads (" << flags.shape.kv_heads()
+            << " key/value), dim " << flags.shape.dim << ", " << flags.shape.dtype << "\n";
+  print_volumes(grid, problem, cluster);
+  if (flags.check)
+    std::cout << "\nproved for forward and both backwards: every pair of chunks meets once, every message is received,\n"
+                 "every block is there when it is read, no rank waits for ever, bytes equal the formulas\n";
+}
+
+// Problems that exercise the formulas: even, uneven, grouped and copied key/value heads.
+std::vector<Problem> problems_for(const Grid& grid) {
+  const int u = grid.heads, ranks = grid.ranks();
+  const auto make = [&](int heads, int key_heads, int element, int64_t tokens, int64_t key_tokens) {
+    return Problem{2, heads, key_heads, 8, element, 4, 4, {Order::zigzag, tokens, ranks}, {Order::zigzag, key_tokens, ranks}};
+  };
+  std::vector<Problem> problems{make(2 * u, 2 * u, 4, 64 * ranks, 64 * ranks), make(4 * u, u, 2, 37 * ranks + 5, 19 * ranks + 3)};
+  if (u % 2 == 0) problems.push_back(make(2 * u, u / 2, 2, 11 * ranks + 1, 11 * ranks + 1));
+  return problems;
+}
+
+void check_all(int most) {
+  if (most < 1 || most > 512) throw UserError(cat("--all ", most, " is not possible: give 1 to 512 ranks"));
+  const auto start = std::chrono::steady_clock::now();
+  std::vector<Grid> grids;
+  for (int ranks = 1; ranks <= most; ++ranks)
+    for (const Grid& grid : every_grid(ranks)) grids.push_back(grid);
+  Progress progress("proving");
+  std::atomic<size_t> next{0}, plans{0};
+  std::mutex mutex;
+  std::exception_ptr failed;
+  const auto work = [&] {
+    for (size_t i; (i = next++) < grids.size();) {
+      if (i % 64 == 0) progress.show(cat("proving ", to_text(grids[i]), " (", i, " of ", grids.size(), ")"));
+      try {
+        for (Pass pass : kPasses) {
+          const Plan plan = make_plan(grids[i], pass);
+          check_plan(plan);
+          for (const Problem& problem : problems_for(grids[i])) check_volume(plan, grids[i], problem);
+          ++plans;
+        }
+      } catch (...) {
+        std::lock_guard lock(mutex);
+        if (!failed) failed = std::current_exception();
+        next = grids.size();
+      }
+    }
+  };
+  std::vector<std::thread> workers;
+  for (unsigned i = 0; i < std::max(1u, std::thread::hardware_concurrency()); ++i) workers.emplace_back(work);
+  for (std::thread& worker : workers) worker.join();
+  if (failed) std::rethrow_exception(failed);
+  progress.show("");
+  std::cout << "proved " << plans << " plans: every grid of 1 to " << most << " ranks, forward and both backwards, in "
+            << fixed(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(), 1) << " s\n";
+}
+
+}  // namespace
+
+void add_plan(CLI::App& app) {
+  auto flags = std::make_shared<PlanFlags>();
+  CLI::App* command = app.add_subcommand("plan", "Show a grid's rings, steps and volumes; prove that they are right");
+  flags->shape.add_to(*command);
+  command->add_option("--rank", flags->rank, "Whose steps to show (default: 0; JSON: all)");
+  command->add_option("--ranks-per-node", flags->ranks_per_node, "Also count the bytes that leave a node of so many ranks");
+  command->add_flag("--check", flags->check, "Prove coverage, matching, readiness, progress, and bytes = formula");
+  command->add_option("--all", flags->all, "With --check: prove every grid of every rank count up to this");
+  command->add_flag("--json", flags->json, "Print the whole plan as JSON");
+  command->footer(
+      "Examples:\n"
+      "  startrail plan --ranks 16 --grid startrail:2\n"
+      "  startrail plan --ranks 16 --grid team=4 --rank 3 --check\n"
+      "  startrail plan --check --all 64");
+  command->callback([flags, command] {
+    if (command->count("--all") == 0) return show(*flags);
+    if (!flags->check) throw UserError("--all goes with --check: it proves every grid up to so many ranks");
+    check_all(flags->all);
+  });
+}
+
+}  // namespace startrail::cli

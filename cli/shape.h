@@ -1,0 +1,29 @@
+// The flags that describe one attention, shared by `attend` and `plan`.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <string>
+
+#include "startrail/run/attention.h"
+
+namespace startrail::cli {
+
+struct ShapeFlags {
+  int ranks = 16;
+  std::string grid = "startrail:2";
+  int64_t tokens = 4096, key_tokens = 0;
+  int64_t batch = 1, heads = 8, key_heads = 0, dim = 64;
+  std::string mask = "causal", layout = "zigzag", dtype = "float32", partial = "float32", backward = "auto";
+  std::string documents;
+  int64_t window = 0, prefix = 0, padding = 0;
+
+  void add_to(CLI::App& command);
+
+  // Everything checked that can be checked before anything runs; UserError otherwise.
+  AttentionOptions options() const;
+  at::ScalarType type() const;
+  int64_t kv_heads() const { return key_heads > 0 ? key_heads : heads; }
+  Problem problem(const AttentionOptions& options) const;
+};
+
+}  // namespace startrail::cli

@@ -1,0 +1,127 @@
+#include "startrail/run/trial.h"
+
+#include <ATen/ATen.h>
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <limits>
+
+#include "startrail/run/comm/ranks.h"
+#include "startrail/run/memory.h"
+
+namespace startrail {
+namespace {
+
+at::Tensor own_tokens(const Layout& layout, int rank) {
+  std::vector<int64_t> tokens;
+  for (const Piece& piece : chunk_pieces(layout, rank))
+    for (int64_t i = 0; i < piece.count; ++i) tokens.push_back(piece.at(i));
+  return at::tensor(tokens, at::kLong);
+}
+
+double milliseconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
+}
+
+double total_wait(const Group& group) {
+  double seconds = 0;
+  for (const auto& [key, count] : group.counts()) seconds += count.wait_seconds;
+  return seconds;
+}
+
+double relative_error(const at::Tensor& got, const at::Tensor& truth) {
+  const double error = (got.to(at::kDouble) - truth).abs().max().item<double>();
+  const double size = truth.abs().max().item<double>();
+  if (std::isnan(error)) return std::numeric_limits<double>::infinity();
+  return size > 0 ? error / size : error;
+}
+
+}  // namespace
+
+Sample make_sample(const TrialShape& shape, int64_t tokens, int64_t key_tokens) {
+  at::Generator generator = at::globalContext().defaultGenerator(at::kCPU).clone();
+  generator.set_current_seed(shape.seed);
+  const auto draw = [&](int64_t heads, int64_t length, double gain) {
+    return (at::randn({shape.batch, heads, length, shape.dim}, generator, at::kFloat) * gain).to(shape.type);
+  };
+  return {draw(shape.heads, tokens, shape.query_gain), draw(shape.key_heads, key_tokens, 1),
+          draw(shape.key_heads, key_tokens, 1), draw(shape.heads, tokens, 1)};
+}
+
+Answer exact_answer(const Sample& sample, const Mask& mask, double scale) {
+  const auto wide = [](const at::Tensor& t) { return t.to(at::kDouble); };
+  const int64_t tokens = sample.q.size(2), key_tokens = sample.k.size(2);
+  const Band band(mask, tokens, key_tokens);
+  const AttendInput input{
+      wide(sample.q), wide(sample.k), wide(sample.v), {{0, tokens, 1}}, {{0, key_tokens, 1}}, &band,
+      scale != 0 ? scale : 1 / std::sqrt(static_cast<double>(sample.q.size(3)))};
+  Running running{at::zeros_like(input.q),
+                  at::full({input.q.size(0), input.q.size(1), tokens}, -std::numeric_limits<double>::infinity(), at::kDouble)};
+  reference_kernel().attend(input, running);
+  const at::Tensor dout = wide(sample.dout);
+  Gradients gradients{at::zeros_like(input.q), at::zeros_like(input.k), at::zeros_like(input.v)};
+  reference_kernel().attend_backward({input, dout, running.lse, (dout * running.out).sum(-1)}, gradients);
+  return {running.out, gradients.dq, gradients.dk, gradients.dv};
+}
+
+TrialRun run_trial(const Sample& sample, const AttentionOptions& options, int threads) {
+  const int ranks = options.grid.ranks();
+  const Layout queries{options.layout, sample.q.size(2), ranks}, keys{options.layout, sample.k.size(2), ranks};
+  TrialRun run{{at::zeros_like(sample.q), at::zeros_like(sample.q), at::zeros_like(sample.k), at::zeros_like(sample.v)},
+               0, 0, std::vector<RankReport>(ranks)};
+  run_ranks(ranks, threads, [&](const std::shared_ptr<Group>& group) {
+    const auto account = std::make_shared<MemoryAccount>();
+    const MemoryScope scope(account);
+    RankReport& report = run.ranks[group->rank()];
+    const at::Tensor query_tokens = own_tokens(queries, group->rank()), key_tokens = own_tokens(keys, group->rank());
+    const auto leaf = [](const at::Tensor& t, const at::Tensor& tokens) {
+      return t.index_select(2, tokens).requires_grad_();
+    };
+    const at::Tensor q = leaf(sample.q, query_tokens), k = leaf(sample.k, key_tokens), v = leaf(sample.v, key_tokens);
+    const at::Tensor dout = sample.dout.index_select(2, query_tokens);
+
+    group->barrier();
+    const auto start = std::chrono::steady_clock::now();
+    const at::Tensor out = attention(q, k, v, options, group);
+    group->barrier();
+    if (group->rank() == 0) run.forward_ms = milliseconds_since(start);
+    report.forward = group->sent();
+    report.wait_seconds = total_wait(*group);
+    group->reset_counts();
+
+    group->barrier();
+    const auto middle = std::chrono::steady_clock::now();
+    out.backward(dout);
+    group->barrier();
+    if (group->rank() == 0) run.backward_ms = milliseconds_since(middle);
+    report.backward = group->sent();
+    report.wait_seconds += total_wait(*group);
+    report.peak_bytes = account->peak_bytes;
+
+    const at::NoGradGuard no_grad;
+    run.answer.out.index_copy_(2, query_tokens, out);
+    run.answer.dq.index_copy_(2, query_tokens, q.grad());
+    run.answer.dk.index_copy_(2, key_tokens, k.grad());
+    run.answer.dv.index_copy_(2, key_tokens, v.grad());
+  });
+  return run;
+}
+
+Errors compare(const Answer& answer, const Answer& truth) {
+  return {relative_error(answer.out, truth.out), relative_error(answer.dq, truth.dq),
+          relative_error(answer.dk, truth.dk), relative_error(answer.dv, truth.dv)};
+}
+
+Errors tolerance(at::ScalarType type, const Errors& one_device) {
+  const auto limit = [&](double own) {
+    if (type == at::kDouble) return 1e-12;
+    return type == at::kBFloat16 ? std::max(2e-2, 1.3 * own) : std::max(5e-6, 2 * own);
+  };
+  return {limit(one_device.out), limit(one_device.dq), limit(one_device.dk), limit(one_device.dv)};
+}
+
+bool within(const Errors& errors, const Errors& limits) {
+  return errors.out <= limits.out && errors.dq <= limits.dq && errors.dk <= limits.dk && errors.dv <= limits.dv;
+}
+
+}  // namespace startrail

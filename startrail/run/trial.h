@@ -1,0 +1,61 @@
+// One attention on local ranks, measured and compared with the truth: what `startrail attend`, the tests and the
+// benchmarks share. Whole sequences in and out; the split over ranks happens inside.
+#pragma once
+
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "startrail/run/attention.h"
+
+namespace startrail {
+
+struct TrialShape {
+  int64_t batch = 1;
+  int64_t heads = 8, key_heads = 8;
+  int64_t dim = 64;
+  at::ScalarType type = at::kFloat;
+  uint64_t seed = 1;
+  double query_gain = 1;  // > 1 makes scores large
+};
+
+// Unit-normal q, k, v and dout of the whole sequence, [batch, heads, tokens, dim].
+struct Sample {
+  at::Tensor q, k, v, dout;
+};
+Sample make_sample(const TrialShape& shape, int64_t tokens, int64_t key_tokens);
+
+struct Answer {
+  at::Tensor out, dq, dk, dv;
+};
+
+// In float64, on one device, from the mask's definition: no plan, no tiles, no ranks.
+Answer exact_answer(const Sample& sample, const Mask& mask, double scale);
+
+struct RankReport {
+  Volume forward, backward;  // bytes sent
+  double wait_seconds = 0;
+  int64_t peak_bytes = 0;    // tensor memory, own inputs included
+};
+
+struct TrialRun {
+  Answer answer;
+  double forward_ms = 0, backward_ms = 0;
+  std::vector<RankReport> ranks;
+};
+
+// Splits the sample over options.grid's ranks as threads, runs attention() and its backward, and joins the pieces.
+TrialRun run_trial(const Sample& sample, const AttentionOptions& options, int threads);
+
+// Largest absolute error relative to the largest value of the truth; NaN counts as infinite.
+struct Errors {
+  double out = 0, dq = 0, dk = 0, dv = 0;
+};
+Errors compare(const Answer& answer, const Answer& truth);
+
+// The promise: float32 within 5e-6 or twice one device's own error, bfloat16 within 2e-2 or 1.3 times it, whichever is
+// larger; float64 within 1e-12.
+Errors tolerance(at::ScalarType type, const Errors& one_device);
+bool within(const Errors& errors, const Errors& limits);
+
+}  // namespace startrail
