@@ -11,6 +11,7 @@
 #include "cli/shape.h"
 #include "startrail/base/error.h"
 #include "startrail/plan/make.h"
+#include "startrail/plan/text.h"
 #include "startrail/run/trial.h"
 
 namespace startrail::cli {
@@ -30,10 +31,12 @@ struct Spread {
 
 Spread spread(std::vector<double> values) {
   std::sort(values.begin(), values.end());
-  return {values.front(), values[values.size() / 2], values.back()};
+  const size_t half = values.size() / 2;
+  return {values.front(), values.size() % 2 ? values[half] : (values[half - 1] + values[half]) / 2, values.back()};
 }
 
 struct Report {
+  int threads = 1;
   AttentionOptions options;
   Pass backward = Pass::backward_keys;
   Problem problem;
@@ -73,7 +76,8 @@ Report run(const AttendFlags& flags) {
   choose_kernel(options.kernel, flags.shape.type(), at::kCPU, flags.shape.dim);
   if (flags.repeat < 1) throw UserError(cat("repeat ", flags.repeat, " measures nothing: give 1 or more"));
   if (flags.threads < 0) throw UserError(cat(flags.threads, " threads cannot run: give 1 or more"));
-  const int threads = flags.threads > 0 ? flags.threads : static_cast<int>(std::thread::hardware_concurrency());
+  const int threads = report.threads =
+      flags.threads > 0 ? flags.threads : static_cast<int>(std::thread::hardware_concurrency());
   report.problem = flags.shape.problem(options);
   report.backward = options.backward == Direction::keys      ? Pass::backward_keys
                     : options.backward == Direction::queries ? Pass::backward_queries
@@ -84,9 +88,9 @@ Report run(const AttendFlags& flags) {
   Progress progress("drawing inputs");
   at::set_num_threads(threads);
   const int64_t key_tokens = options.key_tokens > 0 ? options.key_tokens : options.tokens;
-  const Sample sample = make_sample({flags.shape.batch, flags.shape.heads, flags.shape.kv_heads(), flags.shape.dim,
-                                     flags.shape.type(), flags.seed},
-                                    options.tokens, key_tokens);
+  const Sample sample = make_sample(
+      {flags.shape.batch, flags.shape.heads, flags.shape.kv_heads(), flags.shape.dim, flags.shape.type(), flags.seed},
+      options.tokens, key_tokens);
   std::vector<double> forward, backward, alone;
   TrialRun one;
   // Ranks and one device take turns, after one round of each to warm up, so that a slow moment hits both.
@@ -107,7 +111,8 @@ Report run(const AttendFlags& flags) {
 
   std::vector<int64_t> work;
   for (int rank = 0; rank < flags.shape.ranks; ++rank)
-    work.push_back(rank_work(options, Pass::forward, rank) * flags.shape.batch * flags.shape.heads / options.grid.heads);
+    work.push_back(rank_work(options, Pass::forward, rank) * flags.shape.batch * flags.shape.heads /
+                   options.grid.heads);
   std::tie(report.work_min, report.work_max) =
       std::pair(*std::min_element(work.begin(), work.end()), *std::max_element(work.begin(), work.end()));
 
@@ -120,11 +125,19 @@ Report run(const AttendFlags& flags) {
     report.limits = tolerance(flags.shape.type(), report.single_errors);
     report.passed = within(report.errors, report.limits);
     for (int rank = 0; rank < flags.shape.ranks; ++rank)
-      report.passed = report.passed &&
-                      report.last.ranks[rank].forward == formula_volume(options.grid, Pass::forward, rank, report.problem) &&
-                      report.last.ranks[rank].backward == formula_volume(options.grid, report.backward, rank, report.problem);
+      report.passed =
+          report.passed &&
+          report.last.ranks[rank].forward == formula_volume(options.grid, Pass::forward, rank, report.problem) &&
+          report.last.ranks[rank].backward == formula_volume(options.grid, report.backward, rank, report.problem);
   }
   return report;
+}
+
+std::map<Op, double> busy_ms(const Report& report) {
+  std::map<Op, double> busy;
+  for (const RankReport& rank : report.last.ranks)
+    for (const auto& [op, seconds] : rank.busy_seconds) busy[op] += seconds * 1000;
+  return busy;
 }
 
 void print_json(const AttendFlags& flags, const Report& report) {
@@ -140,6 +153,8 @@ void print_json(const AttendFlags& flags, const Report& report) {
     peaks.push_back(rank.peak_bytes);
     wait += rank.wait_seconds * 1000 / ranks;
   }
+  nlohmann::json busy = nlohmann::json::object();  // all ranks together
+  for (const auto& [op, ms] : busy_ms(report)) busy[to_text(op)] = ms;
   nlohmann::json json = {
       {"grid", {{"heads", grid.heads}, {"team", grid.team}, {"ring", grid.ring}, {"stripe", grid.stripe}}},
       {"ranks", ranks},
@@ -148,12 +163,14 @@ void print_json(const AttendFlags& flags, const Report& report) {
       {"backward_ms", report.backward_ms.median},
       {"single_ms", report.single_ms.median},
       {"wait_ms", wait},
+      {"busy_ms", busy},
       {"bytes",
        {{"forward", volumes_json(ranks, [&](int rank) { return measured[rank].forward; })},
         {"backward", volumes_json(ranks, [&](int rank) { return measured[rank].backward; })}}},
       {"formula_bytes", {{"forward", formula(Pass::forward)}, {"backward", formula(report.backward)}}},
       {"steps",
-       {{"forward", make_steps(grid, Pass::forward, 0).size()}, {"backward", make_steps(grid, report.backward, 0).size()}}},
+       {{"forward", make_steps(grid, Pass::forward, 0).size()},
+        {"backward", make_steps(grid, report.backward, 0).size()}}},
       {"peak_bytes", max_mean(peaks)},
       {"work", {{"min", report.work_min}, {"max", report.work_max}}},
   };
@@ -172,6 +189,20 @@ std::string scientific(double value) {
   return text;
 }
 
+// "attend 93%", "exchange 2%", ..., "other and idle 1%" of what the ranks' threads could have used in the last round.
+std::vector<std::string> time_shares(const Report& report) {
+  const int running = std::min(report.threads, report.options.grid.ranks());
+  const double whole = running * (report.last.forward_ms + report.last.backward_ms);
+  double idle = whole;
+  std::vector<std::string> shares;
+  for (const auto& [op, ms] : busy_ms(report)) {
+    idle -= ms;
+    shares.push_back(cat(to_text(op), " ", fixed(100 * ms / whole, 1), "%"));
+  }
+  shares.push_back(cat("other and idle ", fixed(100 * std::max(0.0, idle) / whole, 1), "%"));
+  return shares;
+}
+
 void print_table(const AttendFlags& flags, const Report& report) {
   const int ranks = flags.shape.ranks;
   const Grid& grid = report.options.grid;
@@ -181,8 +212,9 @@ void print_table(const AttendFlags& flags, const Report& report) {
             << to_text(report.options.mask) << ", " << flags.shape.layout << ", " << flags.shape.dtype << "\n\n";
   // The busiest rank's bytes, beside what Ring Attention would send for the same attention.
   const Pass ring_backward = cheaper_backward(ring, report.problem);
-  std::vector<std::vector<std::string>> rows{{"sent by the busiest rank", "p2p", "gather", "merge", "all_to_all", "total", "of ring's"}};
-  const auto row = [&](const std::string& name, Pass pass, Pass ring_pass, Volume RankReport::*sent) {
+  std::vector<std::vector<std::string>> rows{
+      {"sent by the busiest rank", "p2p", "gather", "merge", "all_to_all", "total", "of ring's"}};
+  const auto row = [&](const std::string& name, Pass ring_pass, Volume RankReport::*sent) {
     Volume most;
     int64_t total = 0, ring_total = 0;
     for (int rank = 0; rank < ranks; ++rank) {
@@ -196,11 +228,10 @@ void print_table(const AttendFlags& flags, const Report& report) {
     cells.push_back(human_bytes(static_cast<double>(total)));
     cells.push_back(ring_total > 0 ? fixed(static_cast<double>(total) / static_cast<double>(ring_total), 3) : "-");
     rows.push_back(cells);
-    (void)pass;
   };
-  row("forward", Pass::forward, Pass::forward, &RankReport::forward);
-  row(report.backward == Pass::backward_keys ? "backward (keys ride)" : "backward (queries ride)", report.backward,
-      ring_backward, &RankReport::backward);
+  row("forward", Pass::forward, &RankReport::forward);
+  row(report.backward == Pass::backward_keys ? "backward (keys ride)" : "backward (queries ride)", ring_backward,
+      &RankReport::backward);
   std::cout << table(rows) << "\n";
 
   const auto times = [](const Spread& s) {
@@ -219,20 +250,21 @@ void print_table(const AttendFlags& flags, const Report& report) {
   std::cout << "  " << ranks << " ranks take " << fixed(both / report.single_ms.median, 2)
             << " x one rank with the same threads\n\n";
 
+  std::cout << "  processor time          " << join(time_shares(report)) << "\n";
   int64_t peak = 0;
   for (const RankReport& rank : report.last.ranks) peak = std::max(peak, rank.peak_bytes);
   std::cout << "  peak memory of a rank   " << human_bytes(static_cast<double>(peak)) << "\n";
   std::cout << "  work of a rank          " << report.work_min << " to " << report.work_max << " unmasked pairs\n";
   if (!flags.check) return;
-  rows = {{"\n  error", "out", "dq", "dk", "dv"}};
+  rows = {{"error", "out", "dq", "dk", "dv"}};
   const auto add_errors = [&](const std::string& name, const Errors& e) {
     rows.push_back({name, scientific(e.out), scientific(e.dq), scientific(e.dk), scientific(e.dv)});
   };
-  rows[0][0] = "error";
   add_errors(cat(ranks, " ranks"), report.errors);
   add_errors("one device", report.single_errors);
   add_errors("allowed", report.limits);
-  std::cout << "\n" << table(rows) << "  " << (report.passed ? "passed" : "FAILED")
+  std::cout << "\n"
+            << table(rows) << "  " << (report.passed ? "passed" : "FAILED")
             << ": against a float64 reference, and bytes against the formulas\n";
 }
 

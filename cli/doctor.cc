@@ -20,7 +20,8 @@ nlohmann::json examine() {
   nlohmann::json& isa = report["instructions"];
   __builtin_cpu_init();
   isa["avx2"] = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-  isa["avx512"] = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl");
+  isa["avx512"] =
+      __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl");
   isa["avx512_bf16"] = static_cast<bool>(__builtin_cpu_supports("avx512bf16"));
   report["cores"] = std::thread::hardware_concurrency();
   report["threads"] = at::get_num_threads();
@@ -38,7 +39,8 @@ nlohmann::json examine() {
 }  // namespace
 
 void add_doctor(CLI::App& app) {
-  CLI::App* command = app.add_subcommand("doctor", "Show torch, instruction sets, threads, backends, and what is missing");
+  CLI::App* command =
+      app.add_subcommand("doctor", "Show torch, instruction sets, threads, backends, and what is missing");
   command->footer("Example:\n  startrail doctor --json");
   auto json = std::make_shared<bool>(false);
   command->add_flag("--json", *json, "Print JSON");

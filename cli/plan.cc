@@ -65,7 +65,8 @@ Volume busiest(const Grid& grid, Pass pass, const Problem& problem) {
 
 void print_volumes(const Grid& grid, const Problem& problem, const std::optional<Cluster>& cluster) {
   const Grid ring{.ring = grid.ranks()};
-  std::vector<std::vector<std::string>> rows{{"sent by a rank", "p2p", "gather", "merge", "all_to_all", "total", "ring", "of ring's"}};
+  std::vector<std::vector<std::string>> rows{
+      {"sent by a rank", "p2p", "gather", "merge", "all_to_all", "total", "ring", "of ring's"}};
   if (cluster) rows[0].push_back("leaves its node");
   for (Pass pass : kPasses) {
     const Volume volume = busiest(grid, pass, problem);
@@ -75,11 +76,13 @@ void print_volumes(const Grid& grid, const Problem& problem, const std::optional
     for (Traffic kind : kTraffic) cells.push_back(human_bytes(static_cast<double>(volume[kind])));
     cells.push_back(human_bytes(static_cast<double>(volume.total())));
     cells.push_back(human_bytes(static_cast<double>(ring_total)));
-    cells.push_back(ring_total > 0 ? fixed(static_cast<double>(volume.total()) / static_cast<double>(ring_total), 3) : "-");
+    cells.push_back(ring_total > 0 ? fixed(static_cast<double>(volume.total()) / static_cast<double>(ring_total), 3)
+                                   : "-");
     if (cluster) {
       const Plan plan = make_plan(grid, pass);
       int64_t most = 0;
-      for (int rank = 0; rank < grid.ranks(); ++rank) most = std::max(most, count_crossing(plan, rank, problem, *cluster));
+      for (int rank = 0; rank < grid.ranks(); ++rank)
+        most = std::max(most, count_crossing(plan, rank, problem, *cluster));
       cells.push_back(human_bytes(static_cast<double>(most)));
     }
     rows.push_back(cells);
@@ -116,7 +119,8 @@ void show(const PlanFlags& flags) {
       if (flags.rank >= 0) one["ranks"] = nlohmann::json::array({one["ranks"][flags.rank]});
       one["volume"] = volume_json(busiest(grid, pass, problem));
       const Grid ring{.ring = grid.ranks()};
-      one["ring_volume"] = volume_json(busiest(ring, pass == Pass::forward ? pass : cheaper_backward(ring, problem), problem));
+      one["ring_volume"] =
+          volume_json(busiest(ring, pass == Pass::forward ? pass : cheaper_backward(ring, problem), problem));
       json["passes"].push_back(one);
     }
     std::cout << json.dump(2) << "\n";
@@ -130,21 +134,25 @@ void show(const PlanFlags& flags) {
     std::cout << "\n" << to_text(pass) << ", steps of rank " << rank << ":\n";
     for (const Step& step : make_steps(grid, pass, rank)) std::cout << "  " << to_text(step) << "\n";
   }
-  std::cout << "\n" << flags.shape.tokens << " tokens, " << flags.shape.heads << " heads (" << flags.shape.kv_heads()
+  std::cout << "\n"
+            << flags.shape.tokens << " tokens, " << flags.shape.heads << " heads (" << flags.shape.kv_heads()
             << " key/value), dim " << flags.shape.dim << ", " << flags.shape.dtype << "\n";
   print_volumes(grid, problem, cluster);
   if (flags.check)
-    std::cout << "\nproved for forward and both backwards: every pair of chunks meets once, every message is received,\n"
-                 "every block is there when it is read, no rank waits for ever, bytes equal the formulas\n";
+    std::cout
+        << "\nproved for forward and both backwards: every pair of chunks meets once, every message is received,\n"
+           "every block is there when it is read, no rank waits for ever, bytes equal the formulas\n";
 }
 
 // Problems that exercise the formulas: even, uneven, grouped and copied key/value heads.
 std::vector<Problem> problems_for(const Grid& grid) {
   const int u = grid.heads, ranks = grid.ranks();
   const auto make = [&](int heads, int key_heads, int element, int64_t tokens, int64_t key_tokens) {
-    return Problem{2, heads, key_heads, 8, element, 4, 4, {Order::zigzag, tokens, ranks}, {Order::zigzag, key_tokens, ranks}};
+    return Problem{
+        2, heads, key_heads, 8, element, 4, 4, {Order::zigzag, tokens, ranks}, {Order::zigzag, key_tokens, ranks}};
   };
-  std::vector<Problem> problems{make(2 * u, 2 * u, 4, 64 * ranks, 64 * ranks), make(4 * u, u, 2, 37 * ranks + 5, 19 * ranks + 3)};
+  std::vector<Problem> problems{make(2 * u, 2 * u, 4, 64 * ranks, 64 * ranks),
+                                make(4 * u, u, 2, 37 * ranks + 5, 19 * ranks + 3)};
   if (u % 2 == 0) problems.push_back(make(2 * u, u / 2, 2, 11 * ranks + 1, 11 * ranks + 1));
   return problems;
 }
@@ -192,7 +200,8 @@ void add_plan(CLI::App& app) {
   CLI::App* command = app.add_subcommand("plan", "Show a grid's rings, steps and volumes; prove that they are right");
   flags->shape.add_to(*command);
   command->add_option("--rank", flags->rank, "Whose steps to show (default: 0; JSON: all)");
-  command->add_option("--ranks-per-node", flags->ranks_per_node, "Also count the bytes that leave a node of so many ranks");
+  command->add_option("--ranks-per-node", flags->ranks_per_node,
+                      "Also count the bytes that leave a node of so many ranks");
   command->add_flag("--check", flags->check, "Prove coverage, matching, readiness, progress, and bytes = formula");
   command->add_option("--all", flags->all, "With --check: prove every grid of every rank count up to this");
   command->add_flag("--json", flags->json, "Print the whole plan as JSON");

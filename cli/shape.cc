@@ -57,12 +57,14 @@ AttentionOptions ShapeFlags::options() const {
   options.layout = parse_order(layout);
   options.tokens = tokens;
   options.key_tokens = key_tokens;
-  if (mask != "full" && mask != "causal") throw UserError(cat("mask '", mask, "' is not known; valid masks: full, causal"));
+  if (mask != "full" && mask != "causal")
+    throw UserError(cat("mask '", mask, "' is not known; valid masks: full, causal"));
   options.mask.causal = mask == "causal";
   options.mask.window = window;
   options.mask.prefix = prefix;
   options.mask.padding = padding;
-  for (const std::string& length : split(documents, ',')) options.mask.documents.push_back(parse_int(length, "document length"));
+  for (const std::string& length : split(documents, ','))
+    options.mask.documents.push_back(parse_int(length, "document length"));
   options.backward = parse_direction(backward);
   options.partial = parse_type(partial, "partial");
   if (options.partial == at::kDouble) throw UserError("partial 'float64' is not known; valid: float32, bfloat16");

@@ -114,12 +114,11 @@ int rank_at(const Grid& grid, const Place& place) {
 }
 
 std::vector<int> line_through(const Grid& grid, int rank, Axis axis) {
-  Place place = place_of(grid, rank);
+  int stride = 1;  // between neighbours on the axis
+  for (size_t i = 0; grid.order[i] != axis; ++i) stride *= grid.size(grid.order[i]);
+  const int size = grid.size(axis), first = rank - rank / stride % size * stride;
   std::vector<int> line;
-  for (int i = 0; i < grid.size(axis); ++i) {
-    place[static_cast<int>(axis)] = i;
-    line.push_back(rank_at(grid, place));
-  }
+  for (int i = 0; i < size; ++i) line.push_back(first + i * stride);
   return line;
 }
 

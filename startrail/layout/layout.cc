@@ -1,6 +1,7 @@
 #include "startrail/layout/layout.h"
 
 #include <algorithm>
+#include <array>
 
 #include "startrail/base/error.h"
 
@@ -11,6 +12,35 @@ namespace {
 Piece part(int64_t tokens, int64_t parts, int64_t index) {
   const int64_t base = tokens / parts, longer = tokens % parts;
   return {index * base + std::min(index, longer), base + (index < longer ? 1 : 0), 1};
+}
+
+// Piece `index` of the 2P of a zigzag layout. Pieces differ by at most one token. The longer ones are, from the middle
+// to the front, those of the first half, then those of the second half from the back: so that no rank's causal work, by
+// its queries or by its keys, is further from the mean than half a token against the whole sequence, 1.6% at N = 64P.
+Piece zigzag_piece(int64_t tokens, int64_t chunks, int64_t index) {
+  const int64_t parts = 2 * chunks, base = tokens / parts, longer = tokens % parts;
+  const int64_t front = std::min(longer, chunks), back = longer - front;  // [chunks - front, chunks), the last `back`
+  const int64_t before =
+      std::clamp<int64_t>(index - (chunks - front), 0, front) + std::max<int64_t>(0, index - (parts - back));
+  const bool is_longer = (index >= chunks - front && index < chunks) || index >= parts - back;
+  return {index * base + before, base + (is_longer ? 1 : 0), 1};
+}
+
+// The chunk as one or two pieces; either may be empty.
+std::array<Piece, 2> halves(const Layout& layout, int chunk) {
+  STARTRAIL_CHECK(chunk >= 0 && chunk < layout.chunks, "chunk ", chunk, " of ", layout.chunks);
+  const int64_t chunks = layout.chunks;
+  switch (layout.order) {
+    case Order::contiguous:
+      return {part(layout.tokens, chunks, chunk)};
+    case Order::zigzag:
+      return {zigzag_piece(layout.tokens, chunks, chunk), zigzag_piece(layout.tokens, chunks, 2 * chunks - 1 - chunk)};
+    case Order::striped: {
+      const int64_t count = (layout.tokens - chunk + chunks - 1) / chunks;
+      return {Piece{chunk, count, count == 1 ? 1 : chunks}};
+    }
+  }
+  throw InternalError("unknown order");
 }
 
 void append(Pieces& pieces, const Piece& piece) {
@@ -29,21 +59,8 @@ void check_layout(const Layout& layout) {
 }
 
 Pieces chunk_pieces(const Layout& layout, int chunk) {
-  STARTRAIL_CHECK(chunk >= 0 && chunk < layout.chunks, "chunk ", chunk, " of ", layout.chunks);
   Pieces pieces;
-  switch (layout.order) {
-    case Order::contiguous:
-      append(pieces, part(layout.tokens, layout.chunks, chunk));
-      break;
-    case Order::zigzag:
-      append(pieces, part(layout.tokens, 2 * layout.chunks, chunk));
-      append(pieces, part(layout.tokens, 2 * layout.chunks, 2 * layout.chunks - 1 - chunk));
-      break;
-    case Order::striped:
-      append(pieces, {chunk, (layout.tokens - chunk + layout.chunks - 1) / layout.chunks, layout.chunks});
-      if (!pieces.empty() && (pieces[0].count == 1 || layout.chunks == 1)) pieces[0].stride = 1;
-      break;
-  }
+  for (const Piece& piece : halves(layout, chunk)) append(pieces, piece);
   return pieces;
 }
 
@@ -56,7 +73,7 @@ Pieces chunk_pieces(const Layout& layout, const std::vector<int>& chunks) {
 
 int64_t chunk_tokens(const Layout& layout, int chunk) {
   int64_t tokens = 0;
-  for (const Piece& piece : chunk_pieces(layout, chunk)) tokens += piece.count;
+  for (const Piece& piece : halves(layout, chunk)) tokens += piece.count;
   return tokens;
 }
 

@@ -44,6 +44,7 @@ std::string to_text(const Mask& mask) {
 
 Band::Band(const Mask& mask, int64_t query_tokens, int64_t key_tokens) : mask_(mask), keys_(key_tokens - mask.padding) {
   check_mask(mask, query_tokens, key_tokens);
+  mask_.window = std::min(mask.window, key_tokens);  // a larger one sees no more, and sums with it could overflow
   if (mask.documents.empty()) return;
   starts_.push_back(0);
   for (int64_t length : mask.documents) starts_.push_back(starts_.back() + length);

@@ -11,9 +11,9 @@ namespace startrail {
 struct Mask {
   bool causal = false;  // a query sees no later key
   int64_t window = 0;   // > 0: only keys nearer than this (itself counts); with causal, the last `window` keys
-  std::vector<int64_t> documents;  // lengths of packed documents: a query sees only keys of its own document
-  int64_t prefix = 0;              // > 0 (with causal): the first `prefix` keys are seen by every query
-  int64_t padding = 0;             // the last `padding` tokens see nothing and are seen by nobody
+  std::vector<int64_t> documents{};  // lengths of packed documents: a query sees only keys of its own document
+  int64_t prefix = 0;                // > 0 (with causal): the first `prefix` keys are seen by every query
+  int64_t padding = 0;               // the last `padding` tokens see nothing and are seen by nobody
 
   bool full() const { return !causal && window == 0 && documents.empty() && prefix == 0 && padding == 0; }
 };

@@ -8,8 +8,10 @@ namespace startrail {
 namespace {
 
 // A banded tile is split by rows until it is this short or mostly seen: shorter calls cost more than they save.
-constexpr int64_t kShortestCut = 256;
+constexpr int64_t kShortestCut = 64;
 constexpr double kMostlySeen = 0.7;
+// A kernel may write a banded tile's mask out, so however long the pieces are, no tile has more pairs than this.
+constexpr int64_t kLargestBanded = 1 << 20;
 
 int64_t index_at_or_after(const Piece& piece, int64_t token) {
   if (token <= piece.first) return 0;
@@ -45,15 +47,21 @@ void cut_partial(const Band& band, Piece queries, Piece keys, int64_t at_query, 
   at_key += begin;
 
   Tile tile{Tile::Kind::banded, at_query, queries.count, at_key, keys.count, queries, keys};
-  const int64_t pairs = count_pairs(band, {queries}, {keys});
-  if (pairs == queries.count * keys.count) {
+  const int64_t pairs = count_pairs(band, {queries}, {keys}), area = queries.count * keys.count;
+  const bool sparse = queries.count > kShortestCut && pairs < kMostlySeen * area;
+  if (pairs == area) {
     tile.kind = Tile::Kind::full;
   } else if (is_diagonal(band, queries, keys)) {
     tile.kind = Tile::Kind::diagonal;
-  } else if (queries.count > kShortestCut && pairs < kMostlySeen * queries.count * keys.count) {
-    const int64_t half = queries.count / 2;
-    cut_partial(band, sub_piece(queries, 0, half), keys, at_query, at_key, tiles);
-    cut_partial(band, sub_piece(queries, half, queries.count - half), keys, at_query + half, at_key, tiles);
+  } else if (sparse || area > kLargestBanded) {
+    const Span common{seen_indices(band, queries.last(), keys).begin, seen_indices(band, queries.first, keys).end};
+    if (sparse || common.begin >= common.end) {
+      for (const auto& [from, to] : {Span{0, queries.count / 2}, Span{queries.count / 2, queries.count}})
+        cut_partial(band, sub_piece(queries, from, to - from), keys, at_query + from, at_key, tiles);
+    } else {  // the keys that every row sees need no mask
+      for (const auto& [from, to] : {Span{0, common.begin}, common, Span{common.end, keys.count}})
+        cut_partial(band, queries, sub_piece(keys, from, to - from), at_query, at_key + from, tiles);
+    }
     return;
   }
   tiles.push_back(tile);

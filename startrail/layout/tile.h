@@ -36,7 +36,8 @@ struct Tile {
 };
 
 // Tiles that cover every seen pair of a block exactly once. Neighbouring full tiles are joined into as few calls as a
-// greedy sweep finds; partial ones are cut until little masked work is left in them.
+// greedy sweep finds; partial ones are cut until little masked work is left in them, and no banded one has more than a
+// million pairs.
 std::vector<Tile> cut_tiles(const Band& band, const Pieces& queries, const Pieces& keys);
 
 }  // namespace startrail

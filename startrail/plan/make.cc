@@ -71,11 +71,15 @@ class Maker {
   // behind. The owner's own contribution stays at home and the travelling one starts at the first foreign rank, so that
   // it is home after ring - 1 hops.
   void ride(Data data) {
-    const Axis axis = data == Data::keys ? Axis::stripe : Axis::team;
-    const Data grad = data == Data::keys ? Data::keys_grad : Data::query_grad;
+    const bool keys_ride = data == Data::keys;
+    const Data grad = keys_ride ? Data::keys_grad : Data::query_grad;
+    const Block stays =
+        keys_ride ? block(Data::query, gathered(rank_, Axis::team)) : block(Data::keys, gathered(rank_, Axis::stripe));
     const int size = grid_.ring, next = ring_[(at_ + 1) % size], previous = ring_[(at_ + size - 1) % size];
+    std::vector<std::vector<int>> chunks;  // of the block of each rank of the ring
+    for (int member : ring_) chunks.push_back(gathered(member, keys_ride ? Axis::stripe : Axis::team));
     const auto visitor = [&](Data kind, int step) {  // the block that visits at `step`
-      return block(kind, gathered(ring_[(at_ + 2 * size - step) % size], axis));
+      return block(kind, chunks[(at_ + 2 * size - step) % size]);
     };
     const auto exchange = [&](Data kind, int sent, int received) {
       steps_.push_back({Op::exchange, visitor(kind, sent), visitor(kind, received), {}, next, previous});
@@ -84,10 +88,8 @@ class Maker {
     for (int step = 0; step < size; ++step) {
       if (step + 1 < size) exchange(data, step, step + 1);
       if (backward && step >= 2) exchange(grad, step - 1, step);
-      if (data == Data::keys)
-        steps_.push_back({Op::attend, block(Data::query, gathered(rank_, Axis::team)), visitor(data, step), {}});
-      else
-        steps_.push_back({Op::attend, visitor(data, step), block(Data::keys, gathered(rank_, Axis::stripe)), {}});
+      const Block visits = visitor(data, step);
+      steps_.push_back({Op::attend, keys_ride ? stays : visits, keys_ride ? visits : stays, {}});
     }
     if (backward && size > 1) exchange(grad, size - 1, size);
   }

@@ -1,6 +1,7 @@
 #include "startrail/plan/text.h"
 
 #include <array>
+#include <charconv>
 #include <nlohmann/json.hpp>
 
 #include "startrail/base/error.h"
@@ -33,6 +34,7 @@ class Words {
     ++at_;
   }
   int number(std::string_view expected) { return to_int(next(expected), expected); }
+  int slice() { return to_int(next("a slice").substr(1), "a slice such as /0"); }
   std::vector<int> numbers(std::string_view expected) {
     std::vector<int> all;
     for (const std::string& part : split(next(expected), ',')) all.push_back(to_int(part, expected));
@@ -56,12 +58,13 @@ class Words {
 
  private:
   int to_int(const std::string& text, std::string_view expected) {
-    try {
-      return static_cast<int>(parse_int(text, expected));
-    } catch (const UserError&) {
+    int value = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+    if (error != std::errc() || end != text.data() + text.size()) {
       --at_;
       fail(expected);
     }
+    return value;
   }
   std::vector<std::string> words_;
   size_t at_ = 0;
@@ -72,8 +75,7 @@ Block read_block(Words& words) {
   Block block;
   block.data = words.one_of(kData, "a kind of data");
   block.chunks = words.numbers("a list of chunks");
-  if (words.peek().starts_with('/'))
-    block.slice = static_cast<int>(parse_int(words.next("a slice").substr(1), "slice"));
+  if (words.peek().starts_with('/')) block.slice = words.slice();
   return block;
 }
 
@@ -223,8 +225,8 @@ Plan plan_from_text(std::string_view text) {
       started = true;
     } else if (words.peek() == "rank") {
       words.skip("rank");
-      if (words.peek() != cat(plan.ranks.size()) || static_cast<int>(plan.ranks.size()) >= ranks)
-        words.fail(cat("rank ", plan.ranks.size(), " of ", ranks));
+      if (static_cast<int>(plan.ranks.size()) >= ranks) words.fail(cat("the end of a plan of ", ranks, " ranks"));
+      if (words.peek() != cat(plan.ranks.size())) words.fail(cat("rank ", plan.ranks.size(), " of ", ranks));
       words.next("a rank");
       plan.ranks.emplace_back();
     } else {
@@ -233,7 +235,8 @@ Plan plan_from_text(std::string_view text) {
     }
     if (!words.done()) words.fail("the end of the line");
   }
-  if (!started || static_cast<int>(plan.ranks.size()) != ranks)
+  if (!started) throw UserError("plan text is empty where 'plan <pass> ranks <number> slices <number>' is expected");
+  if (static_cast<int>(plan.ranks.size()) != ranks)
     throw UserError(cat("plan text ends after ", plan.ranks.size(), " of ", ranks, " ranks"));
   return plan;
 }

@@ -81,8 +81,8 @@ void each_message(const Plan& plan, int rank, const Problem& problem,
         if (sends(step)) send(Traffic::p2p, step.to, wire_bytes(step.in, step.in.chunks, plan, problem));
         break;
       case Op::gather:
-        for (int peer : step.group)
-          if (peer != rank) send(Traffic::gather, peer, wire_bytes(step.in, step.in.chunks, plan, problem));
+        for (int64_t bytes = wire_bytes(step.in, step.in.chunks, plan, problem); int peer : step.group)
+          if (peer != rank) send(Traffic::gather, peer, bytes);
         break;
       case Op::merge:
         for (size_t i = 0; i < step.group.size(); ++i)

@@ -26,9 +26,12 @@ Tensors rows_of(const Tensors& tensors, int64_t begin, int64_t count) {
   return rows;
 }
 
+// What a step moves; an exchange may lack either half.
+Data data_of(const Step& step) { return step.op == Op::exchange && !sends(step) ? step.out.data : step.in.data; }
+
 // Messages of one kind of step, data and tensor keep their order among themselves.
 int tag_of(const Step& step, size_t tensor) {
-  return (static_cast<int>(step.op) * 8 + static_cast<int>(step.in.data)) * 8 + static_cast<int>(tensor);
+  return (static_cast<int>(step.op) * 8 + static_cast<int>(data_of(step))) * 8 + static_cast<int>(tensor);
 }
 
 Traffic traffic_of(Op op) {
@@ -50,20 +53,29 @@ Executor::Executor(const Job& job, Group& group) : job_(job), group_(group) {}
 
 void Executor::put(const Block& block, Tensors tensors) { slots_[block].tensors = std::move(tensors); }
 
-Tensors Executor::take(const Block& block) { return read(block); }
+Tensors Executor::take(const Block& block) {
+  // What is still to be joined here came from the last merge or all-to-all.
+  group_.timed(Op::merge, [&] { read(block); });
+  return slots_.at(block).tensors;
+}
 
 void Executor::run(const Steps& steps) {
   for (size_t i = 0; i < steps.size(); ++i)
     for (const Block& block : {steps[i].in, steps[i].out}) last_use_[block] = i;
   for (size_t i = 0; i < steps.size(); ++i) {
+    const auto where = [&](const std::exception& error) {
+      return cat("rank ", group_.rank(), ", ", to_text(job_.pass), " step ", i, " (", to_text(steps[i]),
+                 "): ", error.what());
+    };
     try {
       if (job_.on_step) job_.on_step(group_.rank(), i, steps[i]);
-      step(steps[i]);
+      group_.timed(steps[i].op, [&] { step(steps[i]); });
     } catch (const ClusterError&) {
       throw;  // says already which rank failed
+    } catch (const InternalError& error) {
+      throw InternalError(where(error));
     } catch (const std::exception& error) {
-      throw ClusterError(cat("rank ", group_.rank(), ", ", to_text(job_.pass), " step ", i, " (", to_text(steps[i]),
-                             "): ", error.what()));
+      throw ClusterError(where(error));
     }
     forget(steps, i);
   }
@@ -126,10 +138,10 @@ Tensors& Executor::read(const Block& block) {
   Slot& slot = found->second;
   for (const Pending& pending : slot.incoming) group_.wait(pending);
   slot.incoming.clear();
-  if (slot.finish) {
+  if (!slot.finish.empty()) {
     const auto turn = group_.compute();
-    slot.finish();
-    slot.finish = nullptr;
+    for (const auto& finish : slot.finish) finish();
+    slot.finish.clear();
   }
   return slot.tensors;
 }
@@ -153,6 +165,15 @@ void Executor::join(Data data, Tensors& into, const Tensors& more) const {
   } else {
     into[0].add_(more[0]);
   }
+}
+
+// A partial block that came in joins what is there.
+void Executor::add_to(const Block& block, Tensors more) {
+  Tensors& mine = slots_[block].tensors;
+  if (mine.empty())
+    mine = std::move(more);
+  else
+    join(block.data, mine, more);
 }
 
 // Posts tensors in the wire type (lse and delta keep theirs); nothing is sent for no tokens.
@@ -199,7 +220,7 @@ void Executor::delta(const Step& step) {
 }
 
 void Executor::exchange(const Step& step) {
-  const bool partial = is_partial(step.in.data);
+  const bool partial = is_partial(data_of(step));
   if (sends(step)) {
     send(read(step.in), step.to, step, partial ? job_.partial : job_.element.dtype().toScalarType());
     if (partial) slots_.erase(step.in);
@@ -214,16 +235,11 @@ void Executor::exchange(const Step& step) {
   }
   arriving[0] = arriving[0].to(job_.partial);
   receive(slot, arriving, step.from, step);
-  STARTRAIL_CHECK(!slot.finish, "two partial blocks are on their way to ", to_text(step.out));
-  slot.finish = [this, block = step.out, arriving] {
-    Slot& target = slots_[block];
+  slot.finish.push_back([this, block = step.out, arriving] {
     Tensors more = arriving;
     more[0] = more[0].to(job_.accumulator);
-    if (target.tensors.empty())
-      target.tensors = more;
-    else
-      join(block.data, target.tensors, more);
-  };
+    add_to(block, std::move(more));
+  });
 }
 
 void Executor::gather(const Step& step) {
@@ -263,7 +279,7 @@ void Executor::merge(const Step& step) {
     shares.back()[0] = shares.back()[0].to(job_.partial);
     receive(slot, shares.back(), step.group[i], step);
   }
-  slot.finish = [this, block = step.out, shares] {
+  slot.finish.push_back([this, block = step.out, shares] {
     Tensors result;
     for (const Tensors& share : shares) {
       Tensors more = share;
@@ -273,8 +289,8 @@ void Executor::merge(const Step& step) {
       else
         join(block.data, result, more);
     }
-    slots_[block].tensors = std::move(result);
-  };
+    add_to(block, std::move(result));
+  });
 }
 
 // Own chunk of all heads -> the group's chunks of one slice. Key/value heads fewer than slices are copied.
@@ -327,7 +343,8 @@ void Executor::to_tokens(const Step& step) {
     parts.push_back(at::empty({own, mine.size(1), mine.size(2), heads, mine.size(4)}, mine.options().dtype(type)));
     receive(slot, {parts.back()}, step.group[i], step);
   }
-  slot.finish = [this, block = step.out, parts, total, heads, slices, copied, element] {
+  STARTRAIL_CHECK(slot.tensors.empty(), "the result of an all-to-all would replace ", to_text(step.out));
+  slot.finish.push_back([this, block = step.out, parts, total, heads, slices, copied, element] {
     const at::Tensor& any = parts[0];
     const auto options = any.options().dtype(copied ? job_.accumulator : element);
     const at::Tensor result =
@@ -337,7 +354,7 @@ void Executor::to_tokens(const Step& step) {
       copied ? place.add_(parts[i]) : place.copy_(parts[i]);
     }
     slots_[block].tensors = {result};
-  };
+  });
 }
 
 }  // namespace startrail

@@ -32,9 +32,11 @@ struct Job {
 };
 
 // Tensors of a block hold its tokens along dimension 0, so that a chunk is one contiguous piece that can be sent:
-//   query      q [tokens, 1, batch, heads, dim]; in a backward q, dout [tokens, 2, ...] and lse, delta [tokens, 2,
-//   batch, heads] keys       k, v [tokens, 2, batch, key heads, dim] out        out [tokens, 1, batch, heads, dim] and
-//   lse [tokens, 1, batch, heads] out_grad, query_grad as q; keys_grad as keys
+//  - query: q [tokens, 1, batch, heads, dim];
+//    in a backward q and dout [tokens, 2, batch, heads, dim], lse and delta [tokens, 2, batch, heads];
+//  - keys, keys_grad: k and v (dk and dv) [tokens, 2, batch, key heads, dim];
+//  - out: out [tokens, 1, batch, heads, dim] and lse [tokens, 1, batch, heads];
+//  - out_grad, query_grad: [tokens, 1, batch, heads, dim].
 using Tensors = std::vector<at::Tensor>;
 
 class Executor {
@@ -59,7 +61,7 @@ class Executor {
   struct Slot {
     Tensors tensors;
     std::vector<Pending> incoming;
-    std::function<void()> finish;  // joins what came in; empty when it lands in place
+    std::vector<std::function<void()>> finish;  // join what came in elsewhere than in place, in this order
   };
 
   void step(const Step& step);
@@ -78,6 +80,7 @@ class Executor {
   void send(const Tensors& tensors, int to, const Step& step, at::ScalarType type);
   void receive(Slot& slot, const Tensors& tensors, int from, const Step& step);
   void join(Data data, Tensors& into, const Tensors& more) const;
+  void add_to(const Block& block, Tensors more);
   void forget(const Steps& steps, size_t index);
 
   const Job& job_;

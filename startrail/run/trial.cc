@@ -1,10 +1,13 @@
 #include "startrail/run/trial.h"
 
 #include <ATen/ATen.h>
+#include <ATen/Parallel.h>
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cmath>
 #include <limits>
+#include <thread>
 
 #include "startrail/run/comm/ranks.h"
 #include "startrail/run/memory.h"
@@ -23,10 +26,9 @@ double milliseconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
 }
 
-double total_wait(const Group& group) {
-  double seconds = 0;
-  for (const auto& [key, count] : group.counts()) seconds += count.wait_seconds;
-  return seconds;
+void add_times(RankReport& report, const Group::Counts& counts) {
+  report.wait_seconds += counts.wait_seconds();
+  for (const auto& [op, seconds] : counts.busy_seconds) report.busy_seconds[op] += seconds;
 }
 
 double relative_error(const at::Tensor& got, const at::Tensor& truth) {
@@ -49,26 +51,46 @@ Sample make_sample(const TrialShape& shape, int64_t tokens, int64_t key_tokens) 
 }
 
 Answer exact_answer(const Sample& sample, const Mask& mask, double scale) {
-  const auto wide = [](const at::Tensor& t) { return t.to(at::kDouble); };
-  const int64_t tokens = sample.q.size(2), key_tokens = sample.k.size(2);
+  const int64_t tokens = sample.q.size(2), key_tokens = sample.k.size(2), dim = sample.q.size(3);
+  const int64_t key_heads = sample.k.size(1), group = sample.q.size(1) / key_heads;
   const Band band(mask, tokens, key_tokens);
-  const AttendInput input{
-      wide(sample.q), wide(sample.k), wide(sample.v), {{0, tokens, 1}}, {{0, key_tokens, 1}}, &band,
-      scale != 0 ? scale : 1 / std::sqrt(static_cast<double>(sample.q.size(3)))};
-  Running running{at::zeros_like(input.q),
-                  at::full({input.q.size(0), input.q.size(1), tokens}, -std::numeric_limits<double>::infinity(), at::kDouble)};
-  reference_kernel().attend(input, running);
-  const at::Tensor dout = wide(sample.dout);
-  Gradients gradients{at::zeros_like(input.q), at::zeros_like(input.k), at::zeros_like(input.v)};
-  reference_kernel().attend_backward({input, dout, running.lse, (dout * running.out).sum(-1)}, gradients);
-  return {running.out, gradients.dq, gradients.dk, gradients.dv};
+  const auto wide = [](const at::Tensor& like) { return at::zeros(like.sizes(), at::kDouble); };
+  Answer answer{wide(sample.q), wide(sample.q), wide(sample.k), wide(sample.v)};
+  // Key heads are independent: one thread each and none inside, which beats threads that meet after every operation.
+  std::atomic<int64_t> next{0};
+  const auto work = [&] {
+    at::set_num_threads(1);
+    for (int64_t head; (head = next++) < key_heads;) {
+      const auto queries = [&](const at::Tensor& t) { return t.narrow(1, head * group, group); };
+      const auto keys = [&](const at::Tensor& t) { return t.narrow(1, head, 1); };
+      const AttendInput input{queries(sample.q).to(at::kDouble),
+                              keys(sample.k).to(at::kDouble),
+                              keys(sample.v).to(at::kDouble),
+                              {{0, tokens, 1}},
+                              {{0, key_tokens, 1}},
+                              &band,
+                              scale != 0 ? scale : 1 / std::sqrt(static_cast<double>(dim))};
+      Running running{queries(answer.out), at::full({sample.q.size(0), group, tokens},
+                                                    -std::numeric_limits<double>::infinity(), at::kDouble)};
+      reference_kernel().attend(input, running);
+      const at::Tensor dout = queries(sample.dout).to(at::kDouble);
+      Gradients gradients{queries(answer.dq), keys(answer.dk), keys(answer.dv)};
+      reference_kernel().attend_backward({input, dout, running.lse, (dout * running.out).sum(-1)}, gradients);
+    }
+  };
+  std::vector<std::thread> workers;
+  for (int i = 0; i < at::get_num_threads(); ++i) workers.emplace_back(work);
+  for (std::thread& worker : workers) worker.join();
+  return answer;
 }
 
 TrialRun run_trial(const Sample& sample, const AttentionOptions& options, int threads) {
   const int ranks = options.grid.ranks();
   const Layout queries{options.layout, sample.q.size(2), ranks}, keys{options.layout, sample.k.size(2), ranks};
   TrialRun run{{at::zeros_like(sample.q), at::zeros_like(sample.q), at::zeros_like(sample.k), at::zeros_like(sample.v)},
-               0, 0, std::vector<RankReport>(ranks)};
+               0,
+               0,
+               std::vector<RankReport>(ranks)};
   run_ranks(ranks, threads, [&](const std::shared_ptr<Group>& group) {
     const auto account = std::make_shared<MemoryAccount>();
     const MemoryScope scope(account);
@@ -85,8 +107,8 @@ TrialRun run_trial(const Sample& sample, const AttentionOptions& options, int th
     const at::Tensor out = attention(q, k, v, options, group);
     group->barrier();
     if (group->rank() == 0) run.forward_ms = milliseconds_since(start);
-    report.forward = group->sent();
-    report.wait_seconds = total_wait(*group);
+    report.forward = group->counts().sent();
+    add_times(report, group->counts());
     group->reset_counts();
 
     group->barrier();
@@ -94,8 +116,8 @@ TrialRun run_trial(const Sample& sample, const AttentionOptions& options, int th
     out.backward(dout);
     group->barrier();
     if (group->rank() == 0) run.backward_ms = milliseconds_since(middle);
-    report.backward = group->sent();
-    report.wait_seconds += total_wait(*group);
+    report.backward = group->counts().sent();
+    add_times(report, group->counts());
     report.peak_bytes = account->peak_bytes;
 
     const at::NoGradGuard no_grad;

@@ -2,6 +2,7 @@
 // benchmarks share. Whole sequences in and out; the split over ranks happens inside.
 #pragma once
 
+#include <map>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -29,13 +30,14 @@ struct Answer {
   at::Tensor out, dq, dk, dv;
 };
 
-// In float64, on one device, from the mask's definition: no plan, no tiles, no ranks.
+// In float64, from the mask's definition: no plan, no tiles, no ranks. Uses at::get_num_threads() threads.
 Answer exact_answer(const Sample& sample, const Mask& mask, double scale);
 
 struct RankReport {
-  Volume forward, backward;  // bytes sent
-  double wait_seconds = 0;
-  int64_t peak_bytes = 0;    // tensor memory, own inputs included
+  Volume forward, backward;           // bytes sent
+  double wait_seconds = 0;            // for messages
+  std::map<Op, double> busy_seconds;  // by step
+  int64_t peak_bytes = 0;             // tensor memory, own inputs included
 };
 
 struct TrialRun {

@@ -1,6 +1,7 @@
 #include "startrail/run/comm/group.h"
 
 #include <chrono>
+#include <ctime>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include "startrail/base/error.h"
@@ -17,7 +18,7 @@ int Group::size() const { return backend_->getSize(); }
 
 Pending Group::send(const at::Tensor& tensor, int to, int tag, Traffic kind) {
   STARTRAIL_CHECK(tensor.is_contiguous(), "a sent tensor must be contiguous");
-  Count& count = counts_[{kind, to}];
+  Count& count = counts_.messages[{kind, to}];
   count.sent_bytes += static_cast<int64_t>(tensor.nbytes());
   ++count.sent_messages;
   std::vector<at::Tensor> tensors{tensor};
@@ -33,7 +34,7 @@ Pending Group::receive(const at::Tensor& tensor, int from, int tag, Traffic kind
 void Group::wait(const Pending& pending) {
   const auto start = std::chrono::steady_clock::now();
   pending.work->wait();
-  counts_[{pending.kind, pending.peer}].wait_seconds +=
+  counts_.messages[{pending.kind, pending.peer}].wait_seconds +=
       std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
@@ -53,17 +54,35 @@ void Group::all_reduce_sum(at::Tensor& tensor) {
   backend_->allreduce(tensors)->wait();
 }
 
-Group::Turn::Turn(ComputeSlots* slots) : slots_(slots) {
+Group::Turn Group::compute() {
   if (slots_) slots_->acquire();
+  return Turn(slots_.get());
+}
+
+void Group::timed(Op op, const std::function<void()>& body) {
+  const auto now = [] {
+    timespec time{};
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+    return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+  };
+  const double start = now();
+  body();
+  counts_.busy_seconds[op] += now() - start;
 }
 Group::Turn::~Turn() {
   if (slots_) slots_->release();
 }
 
-Volume Group::sent() const {
+Volume Group::Counts::sent() const {
   Volume volume;
-  for (const auto& [key, count] : counts_) volume[key.first] += count.sent_bytes;
+  for (const auto& [key, count] : messages) volume[key.first] += count.sent_bytes;
   return volume;
+}
+
+double Group::Counts::wait_seconds() const {
+  double seconds = 0;
+  for (const auto& [key, count] : messages) seconds += count.wait_seconds;
+  return seconds;
 }
 
 }  // namespace startrail

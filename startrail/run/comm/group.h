@@ -2,6 +2,7 @@
 // The executor talks to this; nothing outside comm/ touches c10d.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 
@@ -55,7 +56,7 @@ class Group {
   // Held while computing; waits for a free slot where ranks share cores.
   class Turn {
    public:
-    explicit Turn(ComputeSlots* slots);
+    explicit Turn(ComputeSlots* slots) : slots_(slots) {}
     ~Turn();
     Turn(const Turn&) = delete;
     Turn& operator=(const Turn&) = delete;
@@ -63,17 +64,25 @@ class Group {
    private:
     ComputeSlots* slots_;
   };
-  Turn compute() { return Turn(slots_.get()); }
+  Turn compute();
 
-  // What this rank sent and waited for since the last reset.
-  const std::map<std::pair<Traffic, int>, Count>& counts() const { return counts_; }
-  Volume sent() const;
-  void reset_counts() { counts_.clear(); }
+  // What this rank sent, waited for and was busy with since the last reset.
+  struct Counts {
+    std::map<std::pair<Traffic, int>, Count> messages;  // by kind and peer
+    std::map<Op, double> busy_seconds;                  // by step: processor time of the rank's own thread
+    Volume sent() const;
+    double wait_seconds() const;  // for messages
+  };
+  const Counts& counts() const { return counts_; }
+  void reset_counts() { counts_ = {}; }
+
+  // Runs `body` and counts its processor time as `op`'s.
+  void timed(Op op, const std::function<void()>& body);
 
  private:
   c10::intrusive_ptr<c10d::Backend> backend_;
   std::shared_ptr<ComputeSlots> slots_;
-  std::map<std::pair<Traffic, int>, Count> counts_;
+  Counts counts_;
 };
 
 }  // namespace startrail

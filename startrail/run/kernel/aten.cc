@@ -61,9 +61,12 @@ class AtenKernel : public Kernel {
     const AttendInput& forward = input.forward;
     const at::Tensor q = forward.q.to(at::kFloat), k = forward.k.to(at::kFloat), v = forward.v.to(at::kFloat);
     const at::Tensor dout = input.dout.to(at::kFloat);
-    // ATen computes delta = rowsum(dout * out) itself; this stand-in for out gives it the delta we have.
-    const at::Tensor norm = dout.square().sum(-1).clamp_min_(std::numeric_limits<float>::min());
-    const at::Tensor out = dout * (input.delta / norm).unsqueeze(-1);
+    // ATen computes delta = rowsum(dout * out) itself; this stand-in for out gives it the delta we have. Rows are
+    // scaled by their largest entry, so that squares of tiny gradients do not vanish.
+    const at::Tensor largest = dout.abs().amax(-1, true);
+    const at::Tensor top = largest.masked_fill(largest == 0, 1), unit = dout / top;
+    const at::Tensor norm = unit.square().sum(-1, true).clamp_min_(std::numeric_limits<float>::min());
+    const at::Tensor out = unit * (input.delta.unsqueeze(-1) / top / norm);
     // Any finite value serves where nothing is seen: every key of such a row is masked in every tile.
     const at::Tensor lse = input.lse.masked_fill(input.lse == -kInfinity, 0);
     for (const Tile& tile : cut_tiles(*forward.band, forward.queries, forward.keys)) {

@@ -50,7 +50,8 @@ class Kernel {
   virtual void attend_backward(const AttendBackwardInput& input, Gradients& gradients) const = 0;
 };
 
-// Plain tensor operations, any device, float32 and float64: slow, obviously right, the yardstick of the others.
+// Plain tensor operations on any device, computed in the type of the running result: slow, obviously right, the
+// yardstick of the others.
 const Kernel& reference_kernel();
 // ATen's CPU flash attention per tile, computing in float32.
 const Kernel& aten_kernel();

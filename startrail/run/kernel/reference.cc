@@ -8,7 +8,12 @@ namespace startrail {
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-constexpr int64_t kRows = 256;  // scores of this many rows exist at a time
+
+// How many rows to do at a time: their scores stay small enough for the allocator to reuse memory it has.
+int64_t rows_at_a_time(const AttendInput& input) {
+  const int64_t scores_of_a_row = input.q.size(0) * input.q.size(1) * input.k.size(2);
+  return std::clamp<int64_t>(1'000'000 / scores_of_a_row, 1, 256);
+}
 
 // [queries, keys] bool: which keys the rows [begin, begin + count) see, from the mask's definition alone, not from
 // tiles.
@@ -44,8 +49,9 @@ class ReferenceKernel : public Kernel {
     const auto type = running.out.scalar_type();
     const int64_t key_heads = input.k.size(1);
     const at::Tensor k = input.k.to(type).unsqueeze(2), v = input.v.to(type).unsqueeze(2);
-    for (int64_t row = 0; row < input.q.size(2); row += kRows) {
-      const int64_t rows = std::min(kRows, input.q.size(2) - row);
+    const int64_t step = rows_at_a_time(input);
+    for (int64_t row = 0; row < input.q.size(2); row += step) {
+      const int64_t rows = std::min(step, input.q.size(2) - row);
       const at::Tensor hidden = seen_by(input, row, rows).logical_not();
       const at::Tensor q = grouped(input.q.narrow(2, row, rows).to(type), key_heads);
       const at::Tensor scores = (at::matmul(q, k.transpose(-1, -2)) * input.scale).masked_fill(hidden, -kInfinity);
@@ -65,8 +71,9 @@ class ReferenceKernel : public Kernel {
     const auto type = gradients.dq.scalar_type();
     const int64_t key_heads = forward.k.size(1);
     const at::Tensor k = forward.k.to(type).unsqueeze(2), v = forward.v.to(type).unsqueeze(2);
-    for (int64_t row = 0; row < forward.q.size(2); row += kRows) {
-      const int64_t rows = std::min(kRows, forward.q.size(2) - row);
+    const int64_t step = rows_at_a_time(forward);
+    for (int64_t row = 0; row < forward.q.size(2); row += step) {
+      const int64_t rows = std::min(step, forward.q.size(2) - row);
       const auto rows_of = [&](const at::Tensor& t) { return grouped(t.narrow(2, row, rows).to(type), key_heads); };
       const at::Tensor q = rows_of(forward.q), dout = rows_of(input.dout);
       const at::Tensor lse = rows_of(input.lse).unsqueeze(-1), delta = rows_of(input.delta).unsqueeze(-1);

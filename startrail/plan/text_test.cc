@@ -1,0 +1,134 @@
+#include "startrail/plan/text.h"
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "startrail/base/testing.h"
+#include "startrail/plan/make.h"
+
+namespace startrail {
+namespace {
+
+constexpr Pass kPasses[] = {Pass::forward, Pass::backward_keys, Pass::backward_queries};
+
+constexpr const char* kTwoRanks = R"(plan forward ranks 2 slices 1
+rank 0
+  exchange keys 0 to 1 and keys 1 from 1
+  attend query 0 x keys 0
+  attend query 0 x keys 1
+rank 1
+  exchange keys 1 to 0 and keys 0 from 0
+  attend query 1 x keys 1
+  attend query 1 x keys 0
+)";
+
+std::string refusal(std::string_view text) {
+  return error_of([&] { plan_from_text(text); });
+}
+
+// What is wrong with `line` as the first step of a plan: it is line 3.
+std::string refused_step(std::string_view line) {
+  return refusal(cat("plan forward ranks 1 slices 1\nrank 0\n", line));
+}
+
+TEST(PlanText, PrintsOneLineAStep) { EXPECT_EQ(to_text(make_plan({.ring = 2}, Pass::forward)), kTwoRanks); }
+
+TEST(PlanText, ReadsBack) {
+  for (int ranks = 1; ranks <= 12; ++ranks)
+    for (const Grid& grid : every_grid(ranks))
+      for (Pass pass : kPasses) {
+        const Plan plan = make_plan(grid, pass);
+        ASSERT_EQ(plan_from_text(to_text(plan)), plan) << to_text(grid) << ", " << to_text(pass);
+      }
+}
+
+TEST(PlanText, ReadsHalfExchanges) {
+  const Step send{Op::exchange, {Data::out, {3, 5}, 1}, {}, {}, 2, -1};
+  const Step receive{Op::exchange, {}, {Data::query_grad, {7}, kAllHeads}, {}, -1, 4};
+  EXPECT_EQ(to_text(send), "exchange out 3,5 /1 to 2");
+  EXPECT_EQ(to_text(receive), "exchange query_grad 7 from 4");
+  const Plan plan{Pass::backward_keys, 2, {{send, receive}, {}}};
+  EXPECT_EQ(plan_from_text(to_text(plan)), plan);
+}
+
+TEST(PlanText, SkipsEmptyLinesAndSpaces) {
+  EXPECT_EQ(plan_from_text("\n\n  plan forward  ranks 1 slices 1\n\nrank 0\nattend query 0   x keys 0\n"),
+            make_plan({}, Pass::forward));
+}
+
+TEST(PlanText, RefusesABadHead) {
+  EXPECT_EQ(refusal("rank 0"), "plan text, line 1: 'rank' where 'plan' is expected");
+  EXPECT_EQ(refusal("\nplan sideways ranks 1 slices 1"),
+            "plan text, line 2: 'sideways' where a pass (forward, backward_keys, backward_queries) is expected");
+  EXPECT_EQ(refusal("plan forward ranks two slices 1"), "plan text, line 1: 'two' where a number of ranks is expected");
+  EXPECT_EQ(refusal("plan forward ranks 2"), "plan text, line 1: the line ends where 'slices' is expected");
+  EXPECT_EQ(refusal("plan forward ranks 2 slices 1 more"),
+            "plan text, line 1: 'more' where the end of the line is expected");
+  EXPECT_EQ(refusal("plan forward ranks 99999999999 slices 1"),
+            "plan text, line 1: '99999999999' where a number of ranks is expected");
+}
+
+TEST(PlanText, RefusesRanksOutOfOrder) {
+  const std::string head = "plan forward ranks 2 slices 1\n";
+  EXPECT_EQ(refusal(head + "attend query 0 x keys 0"), "plan text, line 2: 'attend' where 'rank 0' is expected");
+  EXPECT_EQ(refusal(head + "rank 1"), "plan text, line 2: '1' where rank 0 of 2 is expected");
+  EXPECT_EQ(refusal(head + "rank 0\nrank 0"), "plan text, line 3: '0' where rank 1 of 2 is expected");
+  EXPECT_EQ(refusal(head + "rank 0\nrank 1\nrank 2"),
+            "plan text, line 4: '2' where the end of a plan of 2 ranks is expected");
+  EXPECT_EQ(refusal(head + "rank 0"), "plan text ends after 1 of 2 ranks");
+  EXPECT_EQ(refusal("\n"), "plan text is empty where 'plan <pass> ranks <number> slices <number>' is expected");
+}
+
+TEST(PlanText, RefusesBadSteps) {
+  const std::string line = "plan text, line 3: ";
+  EXPECT_EQ(refused_step("ponder query 0"),
+            line + "'ponder' where a step (all_to_all, gather, delta, exchange, attend, merge) is expected");
+  EXPECT_EQ(refused_step("attend values 0 x keys 0"),
+            line + "'values' where a kind of data (query, keys, out, out_grad, query_grad, keys_grad) is expected");
+  EXPECT_EQ(refused_step("attend query x keys 0"), line + "'x' where a list of chunks is expected");
+  EXPECT_EQ(refused_step("attend query 0,,1 x keys 0"), line + "'0,,1' where a list of chunks is expected");
+  EXPECT_EQ(refused_step("attend query 4294967296 x keys 0"), line + "'4294967296' where a list of chunks is expected");
+  EXPECT_EQ(refused_step("attend query 0 /a x keys 0"), line + "'/a' where a slice such as /0 is expected");
+  EXPECT_EQ(refused_step("attend query 0 -> keys 0"), line + "'->' where 'x' is expected");
+  EXPECT_EQ(refused_step("attend query 0 x keys 0 over 0"), line + "'over' where the end of the line is expected");
+  EXPECT_EQ(refused_step("gather query 0 x query 0"), line + "'x' where '->' is expected");
+  EXPECT_EQ(refused_step("gather query 0 -> query 0"), line + "the line ends where 'over' is expected");
+  EXPECT_EQ(refused_step("gather query 0 -> query 0 over"), line + "the line ends where a list of ranks is expected");
+  EXPECT_EQ(refused_step("exchange keys 0"), line + "the line ends where 'from' is expected");
+  EXPECT_EQ(refused_step("exchange keys 0 to all"), line + "'all' where a rank is expected");
+  EXPECT_EQ(refused_step("exchange keys 0 to 1 keys 1 from 1"), line + "'keys' where 'and' is expected");
+}
+
+TEST(PlanJson, HasEveryStep) {
+  for (const Grid& grid : every_grid(12))
+    for (Pass pass : kPasses) {
+      const Plan plan = make_plan(grid, pass);
+      const nlohmann::json json = to_json(plan);
+      ASSERT_EQ(json["pass"], to_text(pass));
+      ASSERT_EQ(json["slices"], plan.slices);
+      ASSERT_EQ(json["ranks"].size(), plan.ranks.size());
+      for (size_t rank = 0; rank < plan.ranks.size(); ++rank) {
+        ASSERT_EQ(json["ranks"][rank].size(), plan.ranks[rank].size()) << to_text(grid);
+        for (size_t i = 0; i < plan.ranks[rank].size(); ++i)
+          ASSERT_EQ(json["ranks"][rank][i]["op"], to_text(plan.ranks[rank][i].op)) << to_text(grid);
+      }
+    }
+}
+
+TEST(PlanJson, NamesWhatAStepReadsAndWrites) {
+  const Plan plan = plan_from_text(R"(plan forward ranks 1 slices 2
+    rank 0
+    gather query 0 /1 -> query 0,1 /1 over 0,1
+    exchange keys 0,8 to 2 and keys 6 from 3
+    attend query 0 x keys 6)");
+  EXPECT_EQ(to_json(plan), nlohmann::json::parse(R"({"pass": "forward", "slices": 2, "ranks": [[
+    {"op": "gather", "in": {"data": "query", "chunks": [0], "slice": 1},
+     "out": {"data": "query", "chunks": [0, 1], "slice": 1}, "group": [0, 1]},
+    {"op": "exchange", "send": {"data": "keys", "chunks": [0, 8]}, "to": 2,
+     "receive": {"data": "keys", "chunks": [6]}, "from": 3},
+    {"op": "attend", "queries": {"data": "query", "chunks": [0]}, "keys": {"data": "keys", "chunks": [6]}}]]})"));
+}
+
+}  // namespace
+}  // namespace startrail

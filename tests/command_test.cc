@@ -1,0 +1,133 @@
+// The command as users meet it: output, exit codes, and one clear sentence for every bad input.
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+
+#include <array>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+#include <string>
+
+namespace startrail {
+namespace {
+
+struct Ended {
+  int code;
+  std::string text;  // stdout and stderr
+};
+
+Ended run(const std::string& arguments) {
+  FILE* pipe = popen((std::string(STARTRAIL_COMMAND) + " " + arguments + " 2>&1").c_str(), "r");
+  std::string text;
+  std::array<char, 4096> buffer;
+  while (const size_t got = fread(buffer.data(), 1, buffer.size(), pipe)) text.append(buffer.data(), got);
+  const int status = pclose(pipe);
+  return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, text};
+}
+
+TEST(Command, AttendsAndReportsAsJson) {
+  const Ended ended =
+      run("attend --ranks 16 --grid startrail:2 --tokens 256 --heads 4 --kv-heads 4 --dim 16 --mask causal "
+          "--layout zigzag --dtype float32 --backward queries --threads 2 --repeat 1 --check --json");
+  ASSERT_EQ(ended.code, 0) << ended.text;
+  const auto json = nlohmann::json::parse(ended.text);
+  EXPECT_EQ(json["grid"], (nlohmann::json{{"heads", 1}, {"team", 2}, {"ring", 4}, {"stripe", 2}}));
+  const int64_t unit = 256 / 16 * 4 * 16 * 4;
+  EXPECT_EQ(json["bytes"]["forward"]["p2p"]["max"], 12 * unit);
+  EXPECT_EQ(json["bytes"], json["formula_bytes"]);
+  for (const char* pass : {"forward", "backward"})
+    for (const char* kind : {"p2p", "gather", "merge", "all_to_all"})
+      for (const char* figure : {"max", "mean"}) EXPECT_TRUE(json["bytes"][pass][kind][figure].is_number());
+  for (const char* key : {"forward_ms", "backward_ms", "single_ms"}) EXPECT_GT(json[key], 0) << key;
+  for (const char* key : {"out", "dq", "dk", "dv"}) EXPECT_LT(json["error"][key], 5e-6) << key;
+  EXPECT_GT(json["peak_bytes"]["max"], 0);
+  EXPECT_EQ(json["work"]["min"], json["work"]["max"]);  // zigzag, 32 divides 256
+  EXPECT_EQ(json["work"]["max"], 4 * 256 * 257 / 2 / 16);
+  EXPECT_EQ(json["steps"]["forward"], 10);
+}
+
+TEST(Command, AttendsWithEveryKindOfMask) {
+  for (const char* mask : {"--mask full --key-tokens 77 --layout contiguous", "--mask causal --documents 100,4,96",
+                           "--window 50", "--mask full --window 3", "--prefix 20", "--padding 60"}) {
+    const Ended ended =
+        run(std::string("attend --ranks 6 --grid team=2 --tokens 200 --heads 2 --dim 8 --repeat 1 --check ") + mask);
+    EXPECT_EQ(ended.code, 0) << ended.text;
+    EXPECT_NE(ended.text.find("passed"), std::string::npos) << ended.text;
+  }
+}
+
+TEST(Command, ShowsAndProvesPlans) {
+  const Ended shown = run("plan --ranks 16 --grid startrail:2 --rank 3 --check --ranks-per-node 8");
+  EXPECT_EQ(shown.code, 0) << shown.text;
+  for (const char* part : {"4 concentric rings of 4", "0 -> 2 -> 4 -> 6 -> 0", "gather query 3 -> query 2,3 over 2,3",
+                           "proved", "0.534", "leaves its node"})
+    EXPECT_NE(shown.text.find(part), std::string::npos) << part << " in\n" << shown.text;
+  const Ended json = run("plan --ranks 8 --grid usp:2 --json");
+  ASSERT_EQ(json.code, 0) << json.text;
+  const auto parsed = nlohmann::json::parse(json.text);
+  EXPECT_EQ(parsed["passes"].size(), 3u);
+  EXPECT_EQ(parsed["passes"][0]["ranks"].size(), 8u);
+  const Ended all = run("plan --check --all 12");
+  EXPECT_EQ(all.code, 0) << all.text;
+  EXPECT_NE(all.text.find("every grid of 1 to 12 ranks"), std::string::npos) << all.text;
+}
+
+TEST(Command, HelpsEverywhere) {
+  for (const char* arguments : {"", "--help", "attend --help", "plan --help", "doctor --help"}) {
+    const Ended ended = run(arguments);
+    EXPECT_EQ(ended.code, 0) << arguments;
+    EXPECT_NE(ended.text.find("startrail "), std::string::npos) << ended.text;
+  }
+  EXPECT_NE(run("attend --help").text.find("Examples:"), std::string::npos);
+  EXPECT_NE(run("--version").text.find("startrail "), std::string::npos);
+  const Ended doctor = run("doctor --json");
+  EXPECT_EQ(nlohmann::json::parse(doctor.text)["torch"].get<std::string>().substr(0, 2), "2.");
+}
+
+TEST(Command, AnswersEveryBadInputWithOneSentenceAndExit2) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"attend --grid startrail:3",
+       "startrail:3 does not fit 16 ranks: C*C must divide the ranks; valid on 16 ranks: "
+       "startrail:1, startrail:2, startrail:4"},
+      {"attend --grid team=0", "team 0 does not fit 16 ranks: it must divide 16; valid: 1, 2, 4, 8, 16"},
+      {"attend --grid team=3", "the product must be equal"},
+      {"attend --grid spiral", "grid 'spiral' is not known; valid grids: ring, startrail:C"},
+      {"attend --grid ulysses --heads 8", "heads axis 16 does not fit 8 heads with 8 key/value heads"},
+      {"attend --heads 8 --kv-heads 3", "3 key/value heads do not divide 8 heads; valid key/value heads: 1, 2, 4, 8"},
+      {"attend --tokens 0", "0 tokens cannot be split: give 1 or more"},
+      {"attend --tokens -5", "-5 tokens cannot be split"},
+      {"attend --tokens many", "--tokens"},
+      {"attend --ranks 0", "0 ranks cannot run: give 1 to 4096"},
+      {"attend --mask diagonal", "mask 'diagonal' is not known; valid masks: full, causal"},
+      {"attend --documents 10,20", "documents add up to 30 tokens, but there are 4096"},
+      {"attend --documents 10,x", "document length 'x' is not a whole number"},
+      {"attend --mask full --prefix 5", "prefix 5 has no meaning with mask full"},
+      {"attend --prefix 5 --window 3", "prefix 5 cannot be joined with a window or documents"},
+      {"attend --window -1", "window -1 is negative"},
+      {"attend --padding 4096", "padding 4096 does not fit 4096 tokens"},
+      {"attend --key-tokens 100", "needs as many keys as queries"},
+      {"attend --layout spiral", "layout 'spiral' is not known; valid layouts: contiguous, zigzag, striped"},
+      {"attend --dtype float16", "dtype 'float16' is not known; valid: float32, bfloat16, float64"},
+      {"attend --partial int8", "partial 'int8' is not known"},
+      {"attend --backward sideways", "backward 'sideways' is not known; valid: auto, keys, queries"},
+      {"attend --repeat 0", "repeat 0 measures nothing"},
+      {"attend --threads -1", "-1 threads cannot run"},
+      {"attend --dim 0", "0 numbers a head"},
+      {"attend --kernel fast", "kernel 'fast' is not known; valid kernels: auto, aten, reference"},
+      {"attend --speed", "--speed"},
+      {"plan --rank 16", "rank 16 is not one of 16: give 0 to 15"},
+      {"plan --all 8", "--all goes with --check"},
+      {"plan --check --all 0", "--all 0 is not possible"},
+      {"plan --ranks-per-node 17", "17 ranks per node do not fit 16 ranks"},
+      {"dance", "dance"},
+  };
+  for (const auto& [arguments, expected] : cases) {
+    const Ended ended = run(arguments);
+    EXPECT_EQ(ended.code, 2) << arguments << "\n" << ended.text;
+    EXPECT_NE(ended.text.find(expected), std::string::npos) << arguments << "\n" << ended.text;
+    EXPECT_EQ(std::count(ended.text.begin(), ended.text.end(), '\n'), 1) << arguments << "\n" << ended.text;
+    EXPECT_EQ(ended.text.rfind("startrail: ", 0), 0u) << ended.text;
+  }
+}
+
+}  // namespace
+}  // namespace startrail

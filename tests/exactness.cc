@@ -1,0 +1,89 @@
+#include "tests/exactness.h"
+
+#include <ATen/ATen.h>
+
+#include "startrail/base/text.h"
+
+namespace startrail {
+namespace {
+
+Sample in_type(const Sample& sample, at::ScalarType type) {
+  return {sample.q.to(type), sample.k.to(type), sample.v.to(type), sample.dout.to(type)};
+}
+
+}  // namespace
+
+const std::vector<std::string>& mask_names() {
+  static const std::vector<std::string> names{"full",          "causal",    "window",
+                                              "causal window", "documents", "causal documents",
+                                              "prefix",        "padding",   "causal window documents padding"};
+  return names;
+}
+
+Mask make_mask(const std::string& name, int64_t tokens) {
+  const auto has = [&](const char* word) { return name.find(word) != std::string::npos; };
+  Mask mask;
+  mask.causal = has("causal") || has("prefix") || name == "padding";
+  if (has("window")) mask.window = tokens / 5 + 1;
+  if (has("prefix")) mask.prefix = tokens / 3;
+  if (has("padding")) mask.padding = tokens / 6;
+  if (has("documents")) {
+    const int64_t real = tokens - mask.padding, first = real / 3 + 1, second = 1 + real / 7;
+    mask.documents = {first, second, real - first - second};
+  }
+  return mask;
+}
+
+std::string to_text(const Split& split) {
+  return cat(to_text(split.grid), " ", to_text(split.order), " ",
+             split.direction == Direction::keys ? "keys" : "queries", " ", split.type);
+}
+
+Proof::Proof(const Sequence& sequence) : sequence_(sequence) {
+  sample_ = make_sample({.batch = 1,
+                         .heads = sequence.heads,
+                         .key_heads = sequence.key_heads,
+                         .dim = sequence.dim,
+                         .type = at::kBFloat16,
+                         .seed = sequence.seed},
+                        sequence.tokens, sequence.tokens);
+  truth_ = exact_answer(sample_, sequence.mask, 0);
+}
+
+Errors Proof::one_device(at::ScalarType type) {
+  for (const auto& [known, errors] : one_device_)
+    if (known == type) return errors;
+  AttentionOptions options;
+  options.tokens = sequence_.tokens;
+  options.mask = sequence_.mask;
+  const Errors errors = compare(run_trial(in_type(sample_, type), options, 1).answer, truth_);
+  one_device_.push_back({type, errors});
+  return errors;
+}
+
+std::string Proof::check(const Split& split) {
+  AttentionOptions options;
+  options.grid = split.grid;
+  options.layout = split.order;
+  options.backward = split.direction;
+  options.tokens = sequence_.tokens;
+  options.mask = sequence_.mask;
+  const TrialRun run = run_trial(in_type(sample_, split.type), options, 2);
+  const Errors errors = compare(run.answer, truth_), limits = tolerance(split.type, one_device(split.type));
+  const std::string where = cat(to_text(split), ", ", sequence_.tokens, " tokens, ", sequence_.heads, "/",
+                                sequence_.key_heads, " heads, ", to_text(sequence_.mask), ", seed ", sequence_.seed);
+  if (!within(errors, limits))
+    return cat(where, ": errors ", errors.out, " ", errors.dq, " ", errors.dk, " ", errors.dv, " allowed ", limits.out,
+               " ", limits.dq, " ", limits.dk, " ", limits.dv);
+  const int ranks = split.grid.ranks();
+  const Problem problem = make_problem(options, ranks, 1, static_cast<int>(sequence_.heads),
+                                       static_cast<int>(sequence_.key_heads), sequence_.dim, split.type);
+  const Pass backward = split.direction == Direction::keys ? Pass::backward_keys : Pass::backward_queries;
+  for (int rank = 0; rank < ranks; ++rank)
+    if (run.ranks[rank].forward != formula_volume(split.grid, Pass::forward, rank, problem) ||
+        run.ranks[rank].backward != formula_volume(split.grid, backward, rank, problem))
+      return cat(where, ": rank ", rank, " sends other bytes than the formula");
+  return "";
+}
+
+}  // namespace startrail
