@@ -21,9 +21,8 @@ build: setup ## build/startrail and the tests
 	@$(call build_preset,release)
 
 run: build ## try it: plan and run one attention on 16 ranks of this machine
-	cd $(root) && build/startrail plan --ranks 16 --grid startrail:2
-	cd $(root) && build/startrail attend --ranks 16 --grid startrail:2 --tokens 4096 --heads 8 --kv-heads 8 --dim 64 \
-	  --mask causal --layout zigzag --check
+	@$(call show,build/startrail plan --ranks 16 --grid startrail:2)
+	@$(call show,build/startrail attend --ranks 16 --grid startrail:2 --tokens 4096 --heads 8 --dim 64 --mask causal --check)
 
 test: build check ## build, scripts/check and the fast tests
 	cd $(root) && ctest --preset release
@@ -46,6 +45,11 @@ format: setup ## clang-format all sources
 
 clean: ## remove build/ (.venv stays)
 	rm -rf $(root)build
+
+# Print a command as a user would type it, then run it.
+define show
+cd $(root) && echo && echo '$$ $(1)' && $(1)
+endef
 
 # Configure once (ninja repeats it when a CMake file or the set of sources changes) and build. A given TORCH_DIR may
 # differ from the last one, so it always configures.

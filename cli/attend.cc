@@ -79,9 +79,7 @@ Report run(const AttendFlags& flags) {
   const int threads = report.threads =
       flags.threads > 0 ? flags.threads : static_cast<int>(std::thread::hardware_concurrency());
   report.problem = flags.shape.problem(options);
-  report.backward = options.backward == Direction::keys      ? Pass::backward_keys
-                    : options.backward == Direction::queries ? Pass::backward_queries
-                                                             : cheaper_backward(options.grid, report.problem);
+  report.backward = backward_pass(options, report.problem);
   AttentionOptions single = options;
   single.grid = Grid{};
 
@@ -133,11 +131,14 @@ Report run(const AttendFlags& flags) {
   return report;
 }
 
-std::map<Op, double> busy_ms(const Report& report) {
-  std::map<Op, double> busy;
+// By step, the share of what the ranks' threads could have used of the processor in the last round.
+std::map<Op, double> time_shares(const Report& report) {
+  const int running = std::min(report.threads, report.options.grid.ranks());
+  const double whole = running * (report.last.forward_ms + report.last.backward_ms) / 1000;
+  std::map<Op, double> shares;
   for (const RankReport& rank : report.last.ranks)
-    for (const auto& [op, seconds] : rank.busy_seconds) busy[op] += seconds * 1000;
-  return busy;
+    for (const auto& [op, seconds] : rank.busy_seconds) shares[op] += seconds / whole;
+  return shares;
 }
 
 void print_json(const AttendFlags& flags, const Report& report) {
@@ -153,8 +154,8 @@ void print_json(const AttendFlags& flags, const Report& report) {
     peaks.push_back(rank.peak_bytes);
     wait += rank.wait_seconds * 1000 / ranks;
   }
-  nlohmann::json busy = nlohmann::json::object();  // all ranks together
-  for (const auto& [op, ms] : busy_ms(report)) busy[to_text(op)] = ms;
+  nlohmann::json shares;
+  for (const auto& [op, share] : time_shares(report)) shares[to_text(op)] = share;
   nlohmann::json json = {
       {"grid", {{"heads", grid.heads}, {"team", grid.team}, {"ring", grid.ring}, {"stripe", grid.stripe}}},
       {"ranks", ranks},
@@ -163,7 +164,7 @@ void print_json(const AttendFlags& flags, const Report& report) {
       {"backward_ms", report.backward_ms.median},
       {"single_ms", report.single_ms.median},
       {"wait_ms", wait},
-      {"busy_ms", busy},
+      {"time_shares", shares},
       {"bytes",
        {{"forward", volumes_json(ranks, [&](int rank) { return measured[rank].forward; })},
         {"backward", volumes_json(ranks, [&](int rank) { return measured[rank].backward; })}}},
@@ -187,20 +188,6 @@ std::string scientific(double value) {
   char text[32];
   std::snprintf(text, sizeof text, "%.1e", value);
   return text;
-}
-
-// "attend 93%", "exchange 2%", ..., "other and idle 1%" of what the ranks' threads could have used in the last round.
-std::vector<std::string> time_shares(const Report& report) {
-  const int running = std::min(report.threads, report.options.grid.ranks());
-  const double whole = running * (report.last.forward_ms + report.last.backward_ms);
-  double idle = whole;
-  std::vector<std::string> shares;
-  for (const auto& [op, ms] : busy_ms(report)) {
-    idle -= ms;
-    shares.push_back(cat(to_text(op), " ", fixed(100 * ms / whole, 1), "%"));
-  }
-  shares.push_back(cat("other and idle ", fixed(100 * std::max(0.0, idle) / whole, 1), "%"));
-  return shares;
 }
 
 void print_table(const AttendFlags& flags, const Report& report) {
@@ -250,7 +237,13 @@ void print_table(const AttendFlags& flags, const Report& report) {
   std::cout << "  " << ranks << " ranks take " << fixed(both / report.single_ms.median, 2)
             << " x one rank with the same threads\n\n";
 
-  std::cout << "  processor time          " << join(time_shares(report)) << "\n";
+  std::cout << "  processor time          ";
+  double rest = 1;
+  for (const auto& [op, share] : time_shares(report)) {
+    std::cout << to_text(op) << " " << fixed(100 * share, 1) << "%, ";
+    rest -= share;
+  }
+  std::cout << "other and idle " << fixed(100 * std::max(0.0, rest), 1) << "%\n";
   int64_t peak = 0;
   for (const RankReport& rank : report.last.ranks) peak = std::max(peak, rank.peak_bytes);
   std::cout << "  peak memory of a rank   " << human_bytes(static_cast<double>(peak)) << "\n";

@@ -174,12 +174,13 @@ Volume formula_volume(const Grid& grid, Pass pass, int rank, const Problem& prob
 }
 
 Pass cheaper_backward(const Grid& grid, const Problem& problem) {
-  int64_t keys = 0, queries = 0;
-  for (int rank = 0; rank < grid.ranks(); ++rank) {
-    keys += formula_volume(grid, Pass::backward_keys, rank, problem).total();
-    queries += formula_volume(grid, Pass::backward_queries, rank, problem).total();
-  }
-  return queries < keys ? Pass::backward_queries : Pass::backward_keys;
+  // Gathers, merges and all-to-alls are the same. Every chunk of the riding side is in as many blocks as its axis is
+  // long, and all blocks make the same hops, so the hops need not be counted.
+  const int64_t e = problem.element_bytes, p = problem.partial_bytes, s = problem.stat_bytes, d = problem.dim;
+  const int64_t query_heads = problem.heads / grid.heads, key_heads = key_heads_of_slice(problem.key_heads, grid.heads);
+  const int64_t keys = grid.stripe * problem.keys.tokens * key_heads * 2 * d * (e + p);
+  const int64_t queries = grid.team * problem.queries.tokens * query_heads * (2 * (d * e + s) + d * p);
+  return grid.ring > 1 && queries < keys ? Pass::backward_queries : Pass::backward_keys;
 }
 
 }  // namespace startrail

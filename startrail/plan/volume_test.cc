@@ -143,6 +143,22 @@ TEST(Volume, CheaperBackwardFollowsTheRule) {
     }
 }
 
+TEST(Volume, CheaperBackwardSendsLessInAllForUnequalLengthsToo) {
+  for (const auto& [tokens, key_tokens] : {std::pair{100, 100}, {37, 205}, {205, 37}, {5, 3}})
+    for (int element : {2, 4})
+      for (const Grid& grid : every_grid(12)) {
+        Problem problem = make_problem(12, 24, 12, tokens, key_tokens);
+        problem.element_bytes = element;
+        int64_t keys = 0, queries = 0;
+        for (int rank = 0; rank < 12; ++rank) {
+          keys += formula_volume(grid, Pass::backward_keys, rank, problem).total();
+          queries += formula_volume(grid, Pass::backward_queries, rank, problem).total();
+        }
+        EXPECT_EQ(cheaper_backward(grid, problem), queries < keys ? Pass::backward_queries : Pass::backward_keys)
+            << to_text(grid) << ", " << tokens << " and " << key_tokens << " tokens";
+      }
+}
+
 TEST(Volume, EveryMessageHasAPeerAndBytes) {
   const Problem problem = make_problem(8, 8, 8, 5, 3);  // most ranks have nothing to send
   for (const Grid& grid : every_grid(8))

@@ -77,18 +77,6 @@ Block own_block(Data data, const AttentionOptions& options, const Group& group) 
           place_of(options.grid, group.rank())[static_cast<int>(Axis::heads)]};
 }
 
-Pass backward_pass(const AttentionOptions& options, const Problem& problem) {
-  switch (options.backward) {
-    case Direction::keys:
-      return Pass::backward_keys;
-    case Direction::queries:
-      return Pass::backward_queries;
-    case Direction::automatic:
-      break;
-  }
-  return cheaper_backward(options.grid, problem);
-}
-
 // Carried from forward to backward by autograd.
 struct AttentionContext : torch::CustomClassHolder {
   AttentionContext(AttentionOptions options, std::shared_ptr<Group> group)
@@ -140,6 +128,18 @@ Problem make_problem(const AttentionOptions& options, int ranks, int64_t batch, 
           wide ? 8 : 4,
           query_layout(options, ranks),
           key_layout(options, ranks)};
+}
+
+Pass backward_pass(const AttentionOptions& options, const Problem& problem) {
+  switch (options.backward) {
+    case Direction::keys:
+      return Pass::backward_keys;
+    case Direction::queries:
+      return Pass::backward_queries;
+    case Direction::automatic:
+      break;
+  }
+  return cheaper_backward(options.grid, problem);
 }
 
 int64_t rank_work(const AttentionOptions& options, Pass pass, int rank) {

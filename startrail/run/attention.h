@@ -61,6 +61,9 @@ std::array<at::Tensor, 3> attention_backward(const at::Tensor& dout, const Saved
 Problem make_problem(const AttentionOptions& options, int ranks, int64_t batch, int heads, int key_heads, int64_t dim,
                      at::ScalarType type);
 
+// The direction that options.backward means for a problem.
+Pass backward_pass(const AttentionOptions& options, const Problem& problem);
+
 // Unmasked (query, key) pairs that `rank` attends in one head.
 int64_t rank_work(const AttentionOptions& options, Pass pass, int rank);
 
