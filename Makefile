@@ -8,8 +8,10 @@ root := $(dir $(abspath $(lastword $(MAKEFILE_LIST))))
 MAKEFLAGS += --no-print-directory
 .NOTPARALLEL:  # the targets are steps that follow each other; ninja and ctest run in parallel inside
 
+# Absolute, since the scripts start in other folders.
+override TORCH_DIR := $(if $(TORCH_DIR),$(abspath $(TORCH_DIR)))
 export TORCH_DIR
-torch_option := $(if $(TORCH_DIR),-DTORCH_DIR="$(abspath $(TORCH_DIR))")
+torch_option := $(if $(TORCH_DIR),-DTORCH_DIR="$(TORCH_DIR)")
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(root)Makefile | expand -t 12

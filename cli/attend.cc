@@ -10,6 +10,7 @@
 #include "cli/command.h"
 #include "cli/shape.h"
 #include "startrail/base/error.h"
+#include "startrail/plan/check.h"
 #include "startrail/plan/make.h"
 #include "startrail/plan/text.h"
 #include "startrail/run/trial.h"
@@ -42,7 +43,7 @@ struct Report {
   Problem problem;
   Spread forward_ms, backward_ms, single_ms;
   TrialRun last;
-  Errors errors, limits, single_errors;
+  Errors errors, limits, pytorch_errors;
   int64_t work_min = 0, work_max = 0;
   bool passed = true;
 };
@@ -75,7 +76,8 @@ Report run(const AttendFlags& flags) {
   options.kernel = flags.kernel;
   choose_kernel(options.kernel, flags.shape.type(), at::kCPU, flags.shape.dim);
   if (flags.repeat < 1) throw UserError(cat("repeat ", flags.repeat, " measures nothing: give 1 or more"));
-  if (flags.threads < 0) throw UserError(cat(flags.threads, " threads cannot run: give 1 or more"));
+  if (flags.threads < 0 || flags.threads > 1024)
+    throw UserError(cat(flags.threads, " threads cannot run: give 1 to 1024, or 0 for all cores"));
   const int threads = report.threads =
       flags.threads > 0 ? flags.threads : static_cast<int>(std::thread::hardware_concurrency());
   report.problem = flags.shape.problem(options);
@@ -117,10 +119,13 @@ Report run(const AttendFlags& flags) {
   if (flags.check) {
     progress.show("computing the float64 reference");
     at::set_num_threads(threads);
+    for (Pass pass : {Pass::forward, report.backward}) check_plan(make_plan(options.grid, pass));
     const Answer truth = exact_answer(sample, options.mask, options.scale);
-    report.errors = compare(report.last.answer, truth);
-    report.single_errors = compare(one.answer, truth);
-    report.limits = tolerance(flags.shape.type(), report.single_errors);
+    progress.show("computing PyTorch's own answer");
+    const Answer pytorch = pytorch_answer(sample, options.mask, options.scale);
+    report.errors = compare(report.last.answer, truth, sample, options.scale);
+    report.pytorch_errors = compare(pytorch, truth, sample, options.scale);
+    report.limits = tolerance(flags.shape.type(), report.pytorch_errors);
     report.passed = within(report.errors, report.limits);
     for (int rank = 0; rank < flags.shape.ranks; ++rank)
       report.passed =
@@ -177,7 +182,7 @@ void print_json(const AttendFlags& flags, const Report& report) {
   };
   if (flags.check) {
     json["error"] = errors_json(report.errors);
-    json["single_error"] = errors_json(report.single_errors);
+    json["pytorch_error"] = errors_json(report.pytorch_errors);
     json["tolerance"] = errors_json(report.limits);
     json["passed"] = report.passed;
   }
@@ -254,7 +259,7 @@ void print_table(const AttendFlags& flags, const Report& report) {
     rows.push_back({name, scientific(e.out), scientific(e.dq), scientific(e.dk), scientific(e.dv)});
   };
   add_errors(cat(ranks, " ranks"), report.errors);
-  add_errors("one device", report.single_errors);
+  add_errors("PyTorch, one device", report.pytorch_errors);
   add_errors("allowed", report.limits);
   std::cout << "\n"
             << table(rows) << "  " << (report.passed ? "passed" : "FAILED")
@@ -272,7 +277,8 @@ void add_attend(CLI::App& app) {
   command->add_option("--repeat", flags->repeat, "Timed rounds, interleaved with one rank's")->capture_default_str();
   command->add_option("--seed", flags->seed, "Of the random inputs")->capture_default_str();
   command->add_option("--kernel", flags->kernel, "auto, aten or reference")->capture_default_str();
-  command->add_flag("--check", flags->check, "Compare with a float64 reference and the byte formulas; exit 1 if wrong");
+  command->add_flag("--check", flags->check,
+                    "Prove the plan, compare with a float64 reference and the byte formulas; exit 1 if wrong");
   command->add_flag("--json", flags->json, "Print JSON");
   command->footer(
       "Examples:\n"

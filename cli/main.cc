@@ -5,6 +5,7 @@
 
 #include "cli/command.h"
 #include "startrail/base/error.h"
+#include "startrail/run/reason.h"
 
 namespace startrail::cli {
 
@@ -36,6 +37,7 @@ int run(int argc, char** argv) {
   try {
     app.parse(argc, argv);
     if (app.get_subcommands().empty()) std::cout << app.help();
+    if (!std::cout.flush()) return fail(3, "the output could not be written");
     return 0;
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
@@ -47,6 +49,10 @@ int run(int argc, char** argv) {
     return fail(2, error.what());
   } catch (const ClusterError& error) {
     return fail(3, error.what());
+  } catch (const c10::Error& error) {
+    return fail(3, reason_of(error));
+  } catch (const std::bad_alloc&) {
+    return fail(3, "there is not enough memory: use fewer tokens, heads or ranks");
   } catch (const std::exception& error) {
     return fail(70, cat("a bug in startrail, please report it: ", error.what()));
   }

@@ -3,7 +3,6 @@
 #include <atomic>
 #include <chrono>
 #include <iostream>
-#include <mutex>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <thread>
@@ -11,6 +10,7 @@
 #include "cli/command.h"
 #include "cli/shape.h"
 #include "startrail/base/error.h"
+#include "startrail/base/threads.h"
 #include "startrail/plan/check.h"
 #include "startrail/plan/make.h"
 #include "startrail/plan/text.h"
@@ -20,7 +20,8 @@ namespace {
 
 struct PlanFlags {
   ShapeFlags shape;
-  int rank = -1, all = 0, ranks_per_node = 0;
+  int all = 0;
+  std::optional<int> rank, ranks_per_node;
   bool check = false, json = false;
 };
 
@@ -101,10 +102,10 @@ void show(const PlanFlags& flags) {
   const AttentionOptions options = flags.shape.options();
   const Problem problem = flags.shape.problem(options);
   const Grid& grid = options.grid;
-  if (flags.rank < -1 || flags.rank >= grid.ranks())
-    throw UserError(cat("rank ", flags.rank, " is not one of ", grid.ranks(), ": give 0 to ", grid.ranks() - 1));
+  if (flags.rank && (*flags.rank < 0 || *flags.rank >= grid.ranks()))
+    throw UserError(cat("rank ", *flags.rank, " is not one of ", grid.ranks(), ": give 0 to ", grid.ranks() - 1));
   std::optional<Cluster> cluster;
-  if (flags.ranks_per_node != 0) cluster = make_cluster(grid.ranks(), flags.ranks_per_node);
+  if (flags.ranks_per_node) cluster = make_cluster(grid.ranks(), *flags.ranks_per_node);
   if (flags.check)
     for (Pass pass : kPasses) {
       const Plan plan = make_plan(grid, pass);
@@ -116,7 +117,7 @@ void show(const PlanFlags& flags) {
     for (Pass pass : kPasses) {
       Plan plan = make_plan(grid, pass);
       nlohmann::json one = to_json(plan);
-      if (flags.rank >= 0) one["ranks"] = nlohmann::json::array({one["ranks"][flags.rank]});
+      if (flags.rank) one["ranks"] = nlohmann::json::array({one["ranks"][*flags.rank]});
       one["volume"] = volume_json(busiest(grid, pass, problem));
       const Grid ring{.ring = grid.ranks()};
       one["ring_volume"] =
@@ -129,7 +130,7 @@ void show(const PlanFlags& flags) {
   const std::string scheme = scheme_of(grid);
   std::cout << (scheme.empty() ? "" : scheme + " = ") << to_text(grid) << " on " << grid.ranks() << " ranks\n\n";
   draw(grid);
-  const int rank = std::max(0, flags.rank);
+  const int rank = flags.rank.value_or(0);
   for (Pass pass : {Pass::forward, cheaper_backward(grid, problem)}) {
     std::cout << "\n" << to_text(pass) << ", steps of rank " << rank << ":\n";
     for (const Step& step : make_steps(grid, pass, rank)) std::cout << "  " << to_text(step) << "\n";
@@ -157,7 +158,7 @@ std::vector<Problem> problems_for(const Grid& grid) {
   return problems;
 }
 
-void check_all(int most) {
+void check_all(int most, bool as_json) {
   if (most < 1 || most > 512) throw UserError(cat("--all ", most, " is not possible: give 1 to 512 ranks"));
   const auto start = std::chrono::steady_clock::now();
   std::vector<Grid> grids;
@@ -165,32 +166,28 @@ void check_all(int most) {
     for (const Grid& grid : every_grid(ranks)) grids.push_back(grid);
   Progress progress("proving");
   std::atomic<size_t> next{0}, plans{0};
-  std::mutex mutex;
-  std::exception_ptr failed;
   const auto work = [&] {
     for (size_t i; (i = next++) < grids.size();) {
       if (i % 64 == 0) progress.show(cat("proving ", to_text(grids[i]), " (", i, " of ", grids.size(), ")"));
-      try {
-        for (Pass pass : kPasses) {
-          const Plan plan = make_plan(grids[i], pass);
-          check_plan(plan);
-          for (const Problem& problem : problems_for(grids[i])) check_volume(plan, grids[i], problem);
-          ++plans;
-        }
-      } catch (...) {
-        std::lock_guard lock(mutex);
-        if (!failed) failed = std::current_exception();
-        next = grids.size();
+      for (Pass pass : kPasses) {
+        const Plan plan = make_plan(grids[i], pass);
+        check_plan(plan);
+        for (const Problem& problem : problems_for(grids[i])) check_volume(plan, grids[i], problem);
+        ++plans;
       }
     }
   };
-  std::vector<std::thread> workers;
-  for (unsigned i = 0; i < std::max(1u, std::thread::hardware_concurrency()); ++i) workers.emplace_back(work);
-  for (std::thread& worker : workers) worker.join();
-  if (failed) std::rethrow_exception(failed);
+  run_threads(
+      static_cast<int>(std::max(1u, std::thread::hardware_concurrency())), [&](int) { work(); },
+      [&](int, const std::exception_ptr&) { next = grids.size(); });
   progress.show("");
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  if (as_json) {
+    std::cout << nlohmann::json{{"proved", plans.load()}, {"most_ranks", most}, {"seconds", seconds}}.dump(2) << "\n";
+    return;
+  }
   std::cout << "proved " << plans << " plans: every grid of 1 to " << most << " ranks, forward and both backwards, in "
-            << fixed(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(), 1) << " s\n";
+            << fixed(seconds, 1) << " s\n";
 }
 
 }  // namespace
@@ -203,7 +200,8 @@ void add_plan(CLI::App& app) {
   command->add_option("--ranks-per-node", flags->ranks_per_node,
                       "Also count the bytes that leave a node of so many ranks");
   command->add_flag("--check", flags->check, "Prove coverage, matching, readiness, progress, and bytes = formula");
-  command->add_option("--all", flags->all, "With --check: prove every grid of every rank count up to this");
+  command->add_option("--all", flags->all,
+                      "With --check: prove every grid of every rank count up to this (axes in the usual order)");
   command->add_flag("--json", flags->json, "Print the whole plan as JSON");
   command->footer(
       "Examples:\n"
@@ -213,7 +211,9 @@ void add_plan(CLI::App& app) {
   command->callback([flags, command] {
     if (command->count("--all") == 0) return show(*flags);
     if (!flags->check) throw UserError("--all goes with --check: it proves every grid up to so many ranks");
-    check_all(flags->all);
+    for (const char* other : {"--ranks", "--grid", "--rank"})
+      if (command->count(other)) throw UserError(cat("--all proves every grid of every rank count: leave out ", other));
+    check_all(flags->all, flags->json);
   });
 }
 

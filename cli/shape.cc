@@ -14,8 +14,8 @@ at::ScalarType parse_type(const std::string& text, const std::string& flag) {
   throw UserError(cat(flag, " '", text, "' is not known; valid: float32, bfloat16, float64"));
 }
 
-void need_positive(int64_t value, const char* what) {
-  if (value < 1) throw UserError(cat(value, " ", what, " cannot be computed: give 1 or more"));
+void need(int64_t value, int64_t most, const char* what) {
+  if (value < 1 || value > most) throw UserError(cat(value, " ", what, " cannot be computed: give 1 to ", most));
 }
 
 }  // namespace
@@ -56,9 +56,10 @@ AttentionOptions ShapeFlags::options() const {
   options.grid = parse_grid(grid, ranks);
   options.layout = parse_order(layout);
   options.tokens = tokens;
-  options.key_tokens = key_tokens;
+  options.key_tokens = key_tokens.value_or(0);
   if (mask != "full" && mask != "causal")
-    throw UserError(cat("mask '", mask, "' is not known; valid masks: full, causal"));
+    throw UserError(cat("mask '", mask,
+                        "' is not known; valid masks: full, causal (and --window, --documents, --prefix, --padding)"));
   options.mask.causal = mask == "causal";
   options.mask.window = window;
   options.mask.prefix = prefix;
@@ -68,13 +69,17 @@ AttentionOptions ShapeFlags::options() const {
   options.backward = parse_direction(backward);
   options.partial = parse_type(partial, "partial");
   if (options.partial == at::kDouble) throw UserError("partial 'float64' is not known; valid: float32, bfloat16");
+  if (type() == at::kDouble && options.partial == at::kBFloat16)
+    throw UserError("partial bfloat16 does not go with dtype float64: leave it out");
   check_layout({options.layout, tokens, ranks});
-  if (key_tokens < 0) throw UserError(cat(key_tokens, " key tokens cannot be split: give 1 or more"));
-  check_mask(options.mask, tokens, key_tokens > 0 ? key_tokens : tokens);
-  need_positive(batch, "sequences");
-  need_positive(heads, "heads");
-  need_positive(kv_heads(), "key/value heads");
-  need_positive(dim, "numbers a head");
+  // Products of these stay far below 64 bits.
+  need(tokens, int64_t{1} << 32, "tokens");
+  need(key_tokens.value_or(tokens), int64_t{1} << 32, "key tokens");
+  need(batch, 1 << 10, "sequences");
+  need(heads, 1 << 10, "heads");
+  need(kv_heads(), 1 << 10, "key/value heads");
+  need(dim, 1 << 10, "numbers a head");
+  check_mask(options.mask, tokens, key_tokens.value_or(tokens));
   check_heads(options.grid, static_cast<int>(heads), static_cast<int>(kv_heads()));
   type();
   return options;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <optional>
 #include <string>
 
 #include "startrail/run/attention.h"
@@ -11,8 +12,10 @@ namespace startrail::cli {
 struct ShapeFlags {
   int ranks = 16;
   std::string grid = "startrail:2";
-  int64_t tokens = 4096, key_tokens = 0;
-  int64_t batch = 1, heads = 8, key_heads = 0, dim = 64;
+  int64_t tokens = 4096;
+  std::optional<int64_t> key_tokens;
+  int64_t batch = 1, heads = 8, dim = 64;
+  std::optional<int64_t> key_heads;
   std::string mask = "causal", layout = "zigzag", dtype = "float32", partial = "float32", backward = "auto";
   std::string documents;
   int64_t window = 0, prefix = 0, padding = 0;
@@ -22,7 +25,7 @@ struct ShapeFlags {
   // Everything checked that can be checked before anything runs; UserError otherwise.
   AttentionOptions options() const;
   at::ScalarType type() const;
-  int64_t kv_heads() const { return key_heads > 0 ? key_heads : heads; }
+  int64_t kv_heads() const { return key_heads.value_or(heads); }
   Problem problem(const AttentionOptions& options) const;
 };
 

@@ -17,6 +17,7 @@ struct Ended {
 
 Ended run(const std::string& arguments) {
   FILE* pipe = popen((std::string(STARTRAIL_COMMAND) + " " + arguments + " 2>&1").c_str(), "r");
+  if (!pipe) return {-1, "the command could not be started"};
   std::string text;
   std::array<char, 4096> buffer;
   while (const size_t got = fread(buffer.data(), 1, buffer.size(), pipe)) text.append(buffer.data(), got);
@@ -66,6 +67,7 @@ TEST(Command, ShowsAndProvesPlans) {
   const auto parsed = nlohmann::json::parse(json.text);
   EXPECT_EQ(parsed["passes"].size(), 3u);
   EXPECT_EQ(parsed["passes"][0]["ranks"].size(), 8u);
+  EXPECT_EQ(nlohmann::json::parse(run("plan --check --all 6 --json").text)["most_ranks"], 6);
   const Ended all = run("plan --check --all 12");
   EXPECT_EQ(all.code, 0) << all.text;
   EXPECT_NE(all.text.find("every grid of 1 to 12 ranks"), std::string::npos) << all.text;
@@ -95,6 +97,15 @@ TEST(Command, AnswersEveryBadInputWithOneSentenceAndExit2) {
       {"attend --heads 8 --kv-heads 3", "3 key/value heads do not divide 8 heads; valid key/value heads: 1, 2, 4, 8"},
       {"attend --tokens 0", "0 tokens cannot be split: give 1 or more"},
       {"attend --tokens -5", "-5 tokens cannot be split"},
+      {"attend --kv-heads 0", "0 key/value heads cannot be computed: give 1 to 1024"},
+      {"plan --heads 4294967304", "4294967304 heads cannot be computed: give 1 to 1024"},
+      {"plan --tokens 9223372036854775807", "tokens cannot be computed: give 1 to 4294967296"},
+      {"attend --documents 9223372036854775807,9223372036854775807,66", "is not possible: give lengths of 1 to 4096"},
+      {"attend --dtype float64 --partial bfloat16", "partial bfloat16 does not go with dtype float64"},
+      {"attend --threads 100000", "100000 threads cannot run: give 1 to 1024"},
+      {"plan --rank -1", "rank -1 is not one of 16"},
+      {"plan --ranks-per-node 0", "0 ranks per node do not fit 16 ranks"},
+      {"plan --check --all 8 --grid ring", "leave out --grid"},
       {"attend --tokens many", "--tokens"},
       {"attend --ranks 0", "0 ranks cannot run: give 1 to 4096"},
       {"attend --mask diagonal", "mask 'diagonal' is not known; valid masks: full, causal"},
@@ -111,7 +122,7 @@ TEST(Command, AnswersEveryBadInputWithOneSentenceAndExit2) {
       {"attend --backward sideways", "backward 'sideways' is not known; valid: auto, keys, queries"},
       {"attend --repeat 0", "repeat 0 measures nothing"},
       {"attend --threads -1", "-1 threads cannot run"},
-      {"attend --dim 0", "0 numbers a head"},
+      {"attend --dim 0", "0 numbers a head cannot be computed"},
       {"attend --kernel fast", "kernel 'fast' is not known; valid kernels: auto, aten, reference"},
       {"attend --speed", "--speed"},
       {"plan --rank 16", "rank 16 is not one of 16: give 0 to 15"},

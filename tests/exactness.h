@@ -28,7 +28,7 @@ struct Split {
 const std::vector<std::string>& mask_names();
 Mask make_mask(const std::string& name, int64_t tokens);
 
-// Holds one sequence's inputs, its float64 answer and one device's errors.
+// Holds one sequence's inputs, its float64 answer and, when needed, PyTorch's own errors.
 class Proof {
  public:
   explicit Proof(const Sequence& sequence);
@@ -36,12 +36,12 @@ class Proof {
   std::string check(const Split& split);
 
  private:
-  Errors one_device(at::ScalarType type);
+  Errors pytorch_errors(at::ScalarType type);
 
   Sequence sequence_;
   Sample sample_;  // bfloat16 values, so that both types compute the same thing
   Answer truth_;
-  std::vector<std::pair<at::ScalarType, Errors>> one_device_;
+  std::vector<std::pair<at::ScalarType, Errors>> pytorch_errors_;
 };
 
 std::string to_text(const Split& split);

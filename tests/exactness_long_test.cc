@@ -21,9 +21,6 @@ TEST(ExactnessLong, HoldsForRandomCases) {
   std::cout << "STARTRAIL_SEED=" << seed << std::endl;
   std::mt19937_64 random(seed);
   const auto pick = [&](const auto& values) { return values[random() % values.size()]; };
-  const auto fits = [](const Grid& grid, int64_t heads, int64_t key_heads) {
-    return heads % grid.heads == 0 && (key_heads % grid.heads == 0 || grid.heads % key_heads == 0);
-  };
   for (size_t cases = 0; cases < wanted;) {
     Sequence sequence;
     sequence.tokens = random() % 8 == 0 ? 4096 : 1 + static_cast<int64_t>(random() % 1500);
@@ -41,7 +38,7 @@ TEST(ExactnessLong, HoldsForRandomCases) {
       Split split{pick(grids), pick(std::vector<Order>{Order::contiguous, Order::zigzag, Order::striped}),
                   pick(std::vector<Direction>{Direction::keys, Direction::queries}),
                   pick(std::vector<at::ScalarType>{at::kFloat, at::kBFloat16})};
-      if (!fits(split.grid, sequence.heads, sequence.key_heads)) continue;
+      if (!heads_fit(split.grid.heads, sequence.heads, sequence.key_heads)) continue;
       std::shuffle(split.grid.order.begin(), split.grid.order.end(), random);
       EXPECT_EQ(proof.check(split), "");
       ++cases;

@@ -38,10 +38,6 @@ class Pairs {
   std::map<std::pair<size_t, size_t>, std::set<std::pair<std::string, std::string>>> met_;
 };
 
-bool fits(const Grid& grid, int64_t heads, int64_t key_heads) {
-  return heads % grid.heads == 0 && (key_heads % grid.heads == 0 || grid.heads % key_heads == 0);
-}
-
 // Hands out grids that fit, the least used first.
 class GridTurns {
  public:
@@ -51,7 +47,7 @@ class GridTurns {
   Grid next(int64_t heads, int64_t key_heads) {
     std::pair<int, Grid>* best = nullptr;
     for (auto& turn : grids_)
-      if (fits(turn.second, heads, key_heads) && (!best || turn.first < best->first)) best = &turn;
+      if (heads_fit(turn.second.heads, heads, key_heads) && (!best || turn.first < best->first)) best = &turn;
     ++best->first;
     return best->second;
   }

@@ -194,17 +194,20 @@ std::vector<Grid> every_grid(int ranks) {
   return all;
 }
 
+bool heads_fit(int slices, int64_t query_heads, int64_t key_heads) {
+  return query_heads % slices == 0 && (key_heads % slices == 0 || slices % key_heads == 0);
+}
+
 void check_heads(const Grid& grid, int query_heads, int key_heads) {
   if (query_heads < 1 || key_heads < 1)
     throw UserError(cat(query_heads, " heads and ", key_heads, " key/value heads: give 1 or more of each"));
   if (query_heads % key_heads != 0)
     throw UserError(cat(key_heads, " key/value heads do not divide ", query_heads,
                         " heads; valid key/value heads: ", join(divisors(query_heads))));
-  const auto fits = [&](int u) { return query_heads % u == 0 && (key_heads % u == 0 || u % key_heads == 0); };
-  if (fits(grid.heads)) return;
+  if (heads_fit(grid.heads, query_heads, key_heads)) return;
   std::vector<int> valid;
   for (int u : divisors(query_heads))
-    if (fits(u)) valid.push_back(u);
+    if (heads_fit(u, query_heads, key_heads)) valid.push_back(u);
   throw UserError(
       cat("heads axis ", grid.heads, " does not fit ", query_heads, " heads with ", key_heads,
           " key/value heads: it must divide the heads, and divide or be divided by the key/value heads; valid: ",

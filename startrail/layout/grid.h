@@ -48,8 +48,10 @@ std::string scheme_of(const Grid& grid);
 // Every factorisation of `ranks`, in the usual order of axes.
 std::vector<Grid> every_grid(int ranks);
 
-// The heads rule: grid.heads divides the query heads, and divides the key/value heads or is divided by them;
-// key/value heads divide query heads. UserError otherwise.
+// The heads rule: `slices` divides the query heads, and divides the key/value heads or is divided by them.
+bool heads_fit(int slices, int64_t query_heads, int64_t key_heads);
+
+// UserError unless the heads rule holds for grid.heads and key/value heads divide query heads.
 void check_heads(const Grid& grid, int query_heads, int key_heads);
 
 }  // namespace startrail

@@ -25,8 +25,8 @@ void check_mask(const Mask& mask, int64_t query_tokens, int64_t key_tokens) {
     throw UserError(cat("prefix ", mask.prefix, " cannot be joined with a window or documents: choose one of them"));
   if (mask.documents.empty()) return;
   for (int64_t length : mask.documents)
-    if (length < 1)
-      throw UserError(cat("a document of ", length, " tokens is not possible: give lengths of 1 or more"));
+    if (length < 1 || length > query_tokens)
+      throw UserError(cat("a document of ", length, " tokens is not possible: give lengths of 1 to ", query_tokens));
   const int64_t sum = std::accumulate(mask.documents.begin(), mask.documents.end(), int64_t{0});
   if (sum + mask.padding != query_tokens)
     throw UserError(cat("documents add up to ", sum, " tokens", mask.padding ? cat(" plus padding ", mask.padding) : "",

@@ -128,7 +128,7 @@ TEST(Mask, RefusesAPrefixWithoutMeaning) {
 }
 
 TEST(Mask, RefusesDocumentsThatDoNotAddUp) {
-  EXPECT_EQ(refusal({.documents = {4, 0, 6}}), "a document of 0 tokens is not possible: give lengths of 1 or more");
+  EXPECT_EQ(refusal({.documents = {4, 0, 6}}), "a document of 0 tokens is not possible: give lengths of 1 to 10");
   EXPECT_EQ(refusal({.documents = {4, 5}}),
             "documents add up to 9 tokens, but there are 10: they must be equal (padding may fill the rest)");
   EXPECT_EQ(refusal({.documents = {4, 5}, .padding = 2}),

@@ -28,9 +28,19 @@ void check_group(const AttentionOptions& options, const Group& group) {
   check_layout(key_layout(options, group.size()));
 }
 
+void check_partial(const AttentionOptions& options, at::ScalarType type) {
+  const bool narrow = type == at::kDouble ? false : options.partial == at::kBFloat16;
+  if (options.partial != at::kFloat && !narrow)
+    throw UserError(cat("partial results of ", type, " cannot be sent as ", options.partial,
+                        "; valid: float32 (the default), and bfloat16 unless q is float64"));
+}
+
 void check_inputs(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const AttentionOptions& options,
                   const Group& group) {
   check_group(options, group);
+  check_partial(options, q.scalar_type());
+  if (q.dim() == 4 && (q.size(0) < 1 || q.size(3) < 1))
+    throw UserError(cat("q ", q.sizes(), " holds nothing: give a batch and a dim of 1 or more"));
   if (q.dim() != 4 || k.dim() != 4 || v.sizes() != k.sizes() || q.size(0) != k.size(0) || q.size(3) != k.size(3))
     throw UserError(cat("q ", q.sizes(), ", k ", k.sizes(), ", v ", v.sizes(),
                         " do not fit: give [batch, heads, local tokens, dim], with k and v alike"));
@@ -181,8 +191,10 @@ std::array<at::Tensor, 3> attention_backward(const at::Tensor& dout, const Saved
   check_group(options, *group);
   const at::NoGradGuard no_grad;
   const int rank = group->rank(), slices = options.grid.heads;
-  const int64_t heads = saved.q.size(3) * slices;
-  STARTRAIL_CHECK(dout.dim() == 4 && dout.size(1) == heads, "dout ", dout.sizes());
+  const int64_t heads = saved.q.size(3) * slices, own = chunk_tokens(query_layout(options, group->size()), rank);
+  if (dout.sizes() != at::IntArrayRef({saved.q.size(2), heads, own, saved.q.size(4)}))
+    throw UserError(cat("dout ", dout.sizes(), " does not fit: give [", saved.q.size(2), ", ", heads, ", ", own, ", ",
+                        saved.q.size(4), "], like out"));
   Job job = make_job(options, *group, Pass::forward, saved.q, heads, saved.key_heads);
   job.pass = backward_pass(options, job.problem);
   Executor executor(job, *group);

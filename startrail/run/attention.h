@@ -35,11 +35,11 @@ struct AttentionOptions {
 // q [batch, heads, local query tokens, dim], k and v [batch, key heads, local key tokens, dim], the rank's own chunk in
 // the order of chunk_pieces; float32, bfloat16 or float64. Returns out like q. Every rank of the group calls it with
 // the same options. UserError, before anything is sent, for shapes, heads, grids or masks that do not fit.
+// Differentiable once. The result is a view of tokens-first memory: clone it before changing it in place.
 at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const AttentionOptions& options,
                      const std::shared_ptr<Group>& group);
 
-// What the backward needs, in the layout of the heads slice: the caller's own q, k, v when the grid does not split
-// heads.
+// What the backward needs, in the layout of the heads slice.
 struct SavedAttention {
   at::Tensor q, kv, out, lse;  // as blocks, tokens first (executor.h)
   int64_t key_heads = 0;       // of the whole model

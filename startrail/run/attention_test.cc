@@ -29,7 +29,7 @@ void expect_exact(const AttentionOptions& options, const TrialShape& shape, cons
   const int64_t key_tokens = options.key_tokens > 0 ? options.key_tokens : options.tokens;
   const Sample sample = make_sample(shape, options.tokens, key_tokens);
   const Errors errors =
-      compare(run_trial(sample, options, 2).answer, exact_answer(sample, options.mask, options.scale));
+      compare(run_trial(sample, options, 2).answer, exact_answer(sample, options.mask, options.scale), sample, 0);
   EXPECT_TRUE(within(errors, tolerance(at::kDouble, {}))) << what << " " << to_text(options.grid) << ": " << errors.out
                                                           << " " << errors.dq << " " << errors.dk << " " << errors.dv;
 }
@@ -124,9 +124,10 @@ TEST(Attention, IsNoWorseThanTwiceOneDeviceForLargeScores) {
   const Sample sample = make_sample({.heads = 2, .key_heads = 2, .dim = 16, .query_gain = 1e4}, 300, 300);
   const Mask mask{.causal = true};
   const Answer truth = exact_answer(sample, mask, 0);
-  const Errors one = compare(run_trial(sample, make_options("ring", 1, 300), 2).answer, truth);
+  const Errors one = compare(pytorch_answer(sample, mask, 0), truth, sample, 0);
+  EXPECT_GT(one.dq, 1e-4);  // hard inputs indeed
   for (const char* grid : {"ring", "startrail:2", "allgather"}) {
-    const Errors errors = compare(run_trial(sample, make_options(grid, 16, 300), 2).answer, truth);
+    const Errors errors = compare(run_trial(sample, make_options(grid, 16, 300), 2).answer, truth, sample, 0);
     EXPECT_TRUE(within(errors, tolerance(at::kFloat, one)))
         << grid << ": " << errors.out << " " << errors.dq << " " << errors.dk << " " << errors.dv << " against "
         << one.out << " " << one.dq << " " << one.dk << " " << one.dv;
@@ -151,7 +152,8 @@ TEST(Attention, SendsBfloat16PartialsOnlyWhenAsked) {
   options.partial = at::kBFloat16;
   const TrialRun narrow = run_trial(sample, options, 2);
   EXPECT_EQ(wide[Traffic::merge] - narrow.ranks[0].forward[Traffic::merge], 3 * 8 * 2 * 16 * 2);
-  EXPECT_TRUE(within(compare(narrow.answer, exact_answer(sample, options.mask, 0)), tolerance(at::kBFloat16, {})));
+  EXPECT_TRUE(
+      within(compare(narrow.answer, exact_answer(sample, options.mask, 0), sample, 0), tolerance(at::kBFloat16, {})));
 }
 
 TEST(Attention, WorksOnModelTensorsWithoutGradients) {
@@ -164,6 +166,23 @@ TEST(Attention, WorksOnModelTensorsWithoutGradients) {
     EXPECT_FALSE(out.requires_grad());
     EXPECT_TRUE(at::allclose(out, x[2]));
   });
+}
+
+TEST(Attention, IsMadeOfPlainForwardAndBackwardFunctions) {
+  const Sample sample = make_sample({.heads = 4, .key_heads = 2, .dim = 4, .type = at::kDouble}, 40, 40);
+  const Answer truth = exact_answer(sample, {.causal = true}, 0);
+  for (const char* grid : {"startrail:2", "heads=4,team=2", "heads=2,stripe=4"})
+    run_ranks(8, 2, [&](const std::shared_ptr<Group>& group) {
+      const AttentionOptions options = make_options(grid, 8, 40, {.causal = true}, Order::contiguous);
+      const auto own = [&](const at::Tensor& t) { return t.narrow(2, 5 * group->rank(), 5); };
+      const AttentionResult result = attention_forward(own(sample.q), own(sample.k), own(sample.v), options, group);
+      EXPECT_TRUE(at::allclose(result.out, own(truth.out), 1e-12, 1e-12)) << grid;
+      const auto [dq, dk, dv] = attention_backward(own(sample.dout), result.saved, options, group);
+      EXPECT_TRUE(at::allclose(dq, own(truth.dq), 1e-12, 1e-12)) << grid;
+      EXPECT_TRUE(at::allclose(dk, own(truth.dk), 1e-12, 1e-12)) << grid;
+      EXPECT_TRUE(at::allclose(dv, own(truth.dv), 1e-12, 1e-12)) << grid;
+      EXPECT_THROW(attention_backward(own(sample.dout)[0], result.saved, options, group), UserError);
+    });
 }
 
 std::string refusal(const std::function<void(AttentionOptions&, at::Tensor&, at::Tensor&)>& spoil) {
@@ -201,6 +220,24 @@ TEST(Attention, RefusesWhatDoesNotFitBeforeSendingAnything) {
             std::string::npos);
   EXPECT_NE(refusal([](O& o, T&, T&) { o.mask.documents = {5}; }).find("documents add up to 5"), std::string::npos);
   EXPECT_NE(refusal([](O& o, T&, T&) { o.kernel = "fast"; }).find("valid kernels"), std::string::npos);
+  EXPECT_NE(refusal([](O& o, T&, T&) { o.partial = at::kInt; }).find("cannot be sent as Int"), std::string::npos);
+  EXPECT_NE(refusal([](O&, T& q, T& k) { q = q.narrow(0, 0, 0), k = k.narrow(0, 0, 0); }).find("holds nothing"),
+            std::string::npos);
+}
+
+// The others' tiles take seconds; a rank that fails before its own must not wait for them.
+TEST(Attention, StopsRanksThatComputeOrWaitForTheirTurn) {
+  const Sample sample = make_sample({.heads = 8, .key_heads = 8, .dim = 64}, 4096, 4096);
+  AttentionOptions options = make_options("ring", 16, 4096);
+  options.kernel = "reference";  // slow: many seconds in all
+  std::chrono::steady_clock::time_point failed;
+  options.on_step = [&](int rank, size_t index, const Step&) {
+    if (rank != 3 || index != 3) return;
+    failed = std::chrono::steady_clock::now();
+    throw std::runtime_error("the disk is on fire");
+  };
+  EXPECT_THROW(run_trial(sample, options, 2), ClusterError);
+  EXPECT_LT(std::chrono::steady_clock::now() - failed, std::chrono::seconds(1));
 }
 
 // Every rank, at every step of both passes: the run ends at once and says where.

@@ -6,6 +6,7 @@
 
 #include "startrail/base/error.h"
 #include "startrail/plan/text.h"
+#include "startrail/run/reason.h"
 
 namespace startrail {
 namespace {
@@ -65,7 +66,7 @@ void Executor::run(const Steps& steps) {
   for (size_t i = 0; i < steps.size(); ++i) {
     const auto where = [&](const std::exception& error) {
       return cat("rank ", group_.rank(), ", ", to_text(job_.pass), " step ", i, " (", to_text(steps[i]),
-                 "): ", error.what());
+                 "): ", reason_of(error));
     };
     try {
       if (job_.on_step) job_.on_step(group_.rank(), i, steps[i]);
@@ -199,7 +200,8 @@ void Executor::attend(const Step& step) {
                     chunk_pieces(job_.problem.queries, step.in.chunks),
                     chunk_pieces(job_.problem.keys, step.out.chunks),
                     &job_.band,
-                    job_.scale};
+                    job_.scale,
+                    [this] { group_.check_alive(); }};
   if (job_.pass == Pass::forward) {
     Running running = running_of(accumulate(out_of(step), -kInfinity));
     job_.kernel->attend(input, running);

@@ -2,6 +2,7 @@
 
 #include <c10/core/Allocator.h>
 #include <mutex>
+#include <utility>
 
 namespace startrail {
 namespace {
@@ -51,9 +52,9 @@ MemoryScope::MemoryScope(std::shared_ptr<MemoryAccount> account) {
     static ChargingAllocator allocator(c10::GetAllocator(c10::DeviceType::CPU));
     c10::SetAllocator(c10::DeviceType::CPU, &allocator, /*priority=*/1);
   });
-  current = std::move(account);
+  before_ = std::exchange(current, std::move(account));
 }
 
-MemoryScope::~MemoryScope() { current = nullptr; }
+MemoryScope::~MemoryScope() { current = std::move(before_); }
 
 }  // namespace startrail

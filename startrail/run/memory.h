@@ -21,6 +21,9 @@ class MemoryScope {
   ~MemoryScope();
   MemoryScope(const MemoryScope&) = delete;
   MemoryScope& operator=(const MemoryScope&) = delete;
+
+ private:
+  std::shared_ptr<MemoryAccount> before_;
 };
 
 }  // namespace startrail

@@ -7,8 +7,9 @@
 #include <chrono>
 #include <cmath>
 #include <limits>
-#include <thread>
+#include <optional>
 
+#include "startrail/base/threads.h"
 #include "startrail/run/comm/ranks.h"
 #include "startrail/run/memory.h"
 
@@ -31,11 +32,29 @@ void add_times(RankReport& report, const Group::Counts& counts) {
   for (const auto& [op, seconds] : counts.busy_seconds) report.busy_seconds[op] += seconds;
 }
 
-double relative_error(const at::Tensor& got, const at::Tensor& truth) {
-  const double error = (got.to(at::kDouble) - truth).abs().max().item<double>();
-  const double size = truth.abs().max().item<double>();
-  if (std::isnan(error)) return std::numeric_limits<double>::infinity();
-  return size > 0 ? error / size : error;
+double largest(const at::Tensor& t) { return t.abs().max().item<double>(); }
+
+// Relative to the truth's largest value; or, where the truth is zero but for rounding (a query that sees one key has no
+// gradient), to the size of the terms that cancelled.
+double relative_error(const at::Tensor& got, const at::Tensor& truth, double terms) {
+  const double error = largest(got.to(at::kDouble) - truth), size = largest(truth);
+  if (!std::isfinite(error)) return std::numeric_limits<double>::infinity();
+  return error / (size > 1e-10 * terms ? size : terms);
+}
+
+// [queries, keys]: 0 where seen, -inf where not.
+at::Tensor written_mask(const Mask& mask, int64_t tokens) {
+  const Band band(mask, tokens, tokens);
+  at::Tensor bias = at::full({tokens, tokens}, -std::numeric_limits<float>::infinity());
+  for (int64_t q = 0; q < tokens; ++q) {
+    const Span seen = band.keys_of(q);
+    if (seen.end > seen.begin) bias[q].narrow(0, seen.begin, seen.end - seen.begin).zero_();
+  }
+  return bias;
+}
+
+double scale_of(const Sample& sample, double scale) {
+  return scale != 0 ? scale : 1 / std::sqrt(static_cast<double>(sample.q.size(3)));
 }
 
 }  // namespace
@@ -51,7 +70,7 @@ Sample make_sample(const TrialShape& shape, int64_t tokens, int64_t key_tokens) 
 }
 
 Answer exact_answer(const Sample& sample, const Mask& mask, double scale) {
-  const int64_t tokens = sample.q.size(2), key_tokens = sample.k.size(2), dim = sample.q.size(3);
+  const int64_t tokens = sample.q.size(2), key_tokens = sample.k.size(2);
   const int64_t key_heads = sample.k.size(1), group = sample.q.size(1) / key_heads;
   const Band band(mask, tokens, key_tokens);
   const auto wide = [](const at::Tensor& like) { return at::zeros(like.sizes(), at::kDouble); };
@@ -69,7 +88,7 @@ Answer exact_answer(const Sample& sample, const Mask& mask, double scale) {
                               {{0, tokens, 1}},
                               {{0, key_tokens, 1}},
                               &band,
-                              scale != 0 ? scale : 1 / std::sqrt(static_cast<double>(dim))};
+                              scale_of(sample, scale)};
       Running running{queries(answer.out), at::full({sample.q.size(0), group, tokens},
                                                     -std::numeric_limits<double>::infinity(), at::kDouble)};
       reference_kernel().attend(input, running);
@@ -78,10 +97,23 @@ Answer exact_answer(const Sample& sample, const Mask& mask, double scale) {
       reference_kernel().attend_backward({input, dout, running.lse, (dout * running.out).sum(-1)}, gradients);
     }
   };
-  std::vector<std::thread> workers;
-  for (int i = 0; i < at::get_num_threads(); ++i) workers.emplace_back(work);
-  for (std::thread& worker : workers) worker.join();
+  run_threads(at::get_num_threads(), [&](int) { work(); });
   return answer;
+}
+
+Answer pytorch_answer(const Sample& sample, const Mask& mask, double scale) {
+  if (sample.q.scalar_type() == at::kDouble) return exact_answer(sample, mask, scale);
+  Mask plain = mask;
+  plain.causal = false;
+  std::optional<at::Tensor> bias;  // only for what PyTorch has no name for
+  if (!plain.full()) bias = written_mask(mask, sample.q.size(2));
+  const bool causal = mask.causal && !bias;
+  const double factor = scale_of(sample, scale);
+  const auto [out, lse] =
+      at::_scaled_dot_product_flash_attention_for_cpu(sample.q, sample.k, sample.v, 0, causal, bias, factor);
+  const auto [dq, dk, dv] = at::_scaled_dot_product_flash_attention_for_cpu_backward(
+      sample.dout, sample.q, sample.k, sample.v, out, lse, 0, causal, bias, factor);
+  return {out, dq, dk, dv};
 }
 
 TrialRun run_trial(const Sample& sample, const AttentionOptions& options, int threads) {
@@ -129,17 +161,20 @@ TrialRun run_trial(const Sample& sample, const AttentionOptions& options, int th
   return run;
 }
 
-Errors compare(const Answer& answer, const Answer& truth) {
-  return {relative_error(answer.out, truth.out), relative_error(answer.dq, truth.dq),
-          relative_error(answer.dk, truth.dk), relative_error(answer.dv, truth.dv)};
+Errors compare(const Answer& answer, const Answer& truth, const Sample& sample, double scale) {
+  const double q = largest(sample.q), k = largest(sample.k), v = largest(sample.v), dout = largest(sample.dout);
+  const double scores = v * dout * scale_of(sample, scale);
+  return {relative_error(answer.out, truth.out, v), relative_error(answer.dq, truth.dq, scores * k),
+          relative_error(answer.dk, truth.dk, scores * q), relative_error(answer.dv, truth.dv, dout)};
 }
 
-Errors tolerance(at::ScalarType type, const Errors& one_device) {
+Errors tolerance(at::ScalarType type, const Errors& pytorch) {
   const auto limit = [&](double own) {
     if (type == at::kDouble) return 1e-12;
+    if (!std::isfinite(own)) own = 0;
     return type == at::kBFloat16 ? std::max(2e-2, 1.3 * own) : std::max(5e-6, 2 * own);
   };
-  return {limit(one_device.out), limit(one_device.dq), limit(one_device.dk), limit(one_device.dv)};
+  return {limit(pytorch.out), limit(pytorch.dq), limit(pytorch.dk), limit(pytorch.dv)};
 }
 
 bool within(const Errors& errors, const Errors& limits) {

@@ -33,6 +33,10 @@ struct Answer {
 // In float64, from the mask's definition: no plan, no tiles, no ranks. Uses at::get_num_threads() threads.
 Answer exact_answer(const Sample& sample, const Mask& mask, double scale);
 
+// What PyTorch's own scaled-dot-product attention gives on one device, in the sample's type (float64: the exact
+// answer). The yardstick of the promise: it shares no code with plans, tiles or kernels of ours.
+Answer pytorch_answer(const Sample& sample, const Mask& mask, double scale);
+
 struct RankReport {
   Volume forward, backward;           // bytes sent
   double wait_seconds = 0;            // for messages
@@ -49,15 +53,16 @@ struct TrialRun {
 // Splits the sample over options.grid's ranks as threads, runs attention() and its backward, and joins the pieces.
 TrialRun run_trial(const Sample& sample, const AttentionOptions& options, int threads);
 
-// Largest absolute error relative to the largest value of the truth; NaN counts as infinite.
+// Largest absolute error relative to the largest value of the truth, or to the terms that cancelled where the truth is
+// zero; NaN counts as infinite.
 struct Errors {
   double out = 0, dq = 0, dk = 0, dv = 0;
 };
-Errors compare(const Answer& answer, const Answer& truth);
+Errors compare(const Answer& answer, const Answer& truth, const Sample& sample, double scale);
 
-// The promise: float32 within 5e-6 or twice one device's own error, bfloat16 within 2e-2 or 1.3 times it, whichever is
-// larger; float64 within 1e-12.
-Errors tolerance(at::ScalarType type, const Errors& one_device);
+// The promise: float32 within 5e-6 or twice PyTorch's own error on one device, bfloat16 within 2e-2 or 1.3 times it,
+// whichever is larger; float64 within 1e-12. Always finite.
+Errors tolerance(at::ScalarType type, const Errors& pytorch);
 bool within(const Errors& errors, const Errors& limits);
 
 }  // namespace startrail

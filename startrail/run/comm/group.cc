@@ -59,6 +59,10 @@ Group::Turn Group::compute() {
   return Turn(slots_.get());
 }
 
+void Group::check_alive() const {
+  if (slots_) slots_->check();
+}
+
 void Group::timed(Op op, const std::function<void()>& body) {
   const auto now = [] {
     timespec time{};

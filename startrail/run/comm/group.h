@@ -17,7 +17,6 @@ class Work;
 
 namespace startrail {
 
-// How many ranks of this process may compute at once, so that many ranks share few cores without crowding them.
 class ComputeSlots;
 
 // A send or receive under way. Keeps its tensor alive.
@@ -65,6 +64,8 @@ class Group {
     ComputeSlots* slots_;
   };
   Turn compute();
+  // Throws when another rank of this process has failed; asked between tiles, so that long work ends soon.
+  void check_alive() const;
 
   // What this rank sent, waited for and was busy with since the last reset.
   struct Counts {

@@ -69,7 +69,11 @@ struct LocalWork : c10d::Work {
     std::lock_guard lock(state->mutex);
     return done;
   }
-  bool isSuccess() const override { return done; }
+  bool isSuccess() const override {
+    if (!state) return true;
+    std::lock_guard lock(state->mutex);
+    return done;
+  }
   bool wait(std::chrono::milliseconds timeout) override {
     if (!state) return true;
     std::unique_lock lock(state->mutex);

@@ -45,6 +45,7 @@ class AtenKernel : public Kernel {
   void attend(const AttendInput& input, Running& running) const override {
     const at::Tensor q = input.q.to(at::kFloat), k = input.k.to(at::kFloat), v = input.v.to(at::kFloat);
     for (const Tile& tile : cut_tiles(*input.band, input.queries, input.keys)) {
+      if (input.between_tiles) input.between_tiles();
       const TileMask mask = make_mask(tile, *input.band);
       const auto keys_of = [&](const at::Tensor& t) { return t.narrow(2, tile.key_begin, tile.key_count); };
       auto [out, lse] = at::_scaled_dot_product_flash_attention_for_cpu(
@@ -70,6 +71,7 @@ class AtenKernel : public Kernel {
     // Any finite value serves where nothing is seen: every key of such a row is masked in every tile.
     const at::Tensor lse = input.lse.masked_fill(input.lse == -kInfinity, 0);
     for (const Tile& tile : cut_tiles(*forward.band, forward.queries, forward.keys)) {
+      if (forward.between_tiles) forward.between_tiles();
       const TileMask mask = make_mask(tile, *forward.band);
       const auto rows = [&](const at::Tensor& t) { return t.narrow(2, tile.query_begin, tile.query_count); };
       const auto keys = [&](const at::Tensor& t) { return t.narrow(2, tile.key_begin, tile.key_count); };

@@ -2,6 +2,7 @@
 // does not know which kernel it calls. What a kernel must do is what the reference does; tests compare them.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <string_view>
 
@@ -14,11 +15,12 @@ namespace startrail {
 // Tensors may have any strides but for a dense last dimension; heads may be a multiple of key heads (GQA, not
 // repeated).
 struct AttendInput {
-  at::Tensor q;          // [batch, heads, queries, dim]
-  at::Tensor k, v;       // [batch, key heads, keys, dim]
-  Pieces queries, keys;  // the tokens the rows are, in order
-  const Band* band;      // who sees whom
-  double scale;          // of the scores
+  at::Tensor q;                              // [batch, heads, queries, dim]
+  at::Tensor k, v;                           // [batch, key heads, keys, dim]
+  Pieces queries, keys;                      // the tokens the rows are, in order
+  const Band* band;                          // who sees whom
+  double scale;                              // of the scores
+  std::function<void()> between_tiles = {};  // may throw, to end long work early
 };
 
 // Softmax state: `out` is normalised by what has been seen so far, and lse = -inf where nothing has.
@@ -59,7 +61,7 @@ const Kernel& aten_kernel();
 // "auto": the fastest that fits. UserError when a named one does not fit or is not known.
 const Kernel& choose_kernel(std::string_view name, at::ScalarType type, at::Device device, int64_t dim);
 
-// Adds a partial result to a running one, by lse: stable for any lse, and for -inf on either side or both.
+// Adds a partial result to a running one, by lse: stable for any lse below +inf, and for -inf on either side or both.
 void merge_partial(Running& running, const at::Tensor& out, const at::Tensor& lse);
 
 }  // namespace startrail

@@ -52,6 +52,7 @@ class ReferenceKernel : public Kernel {
     const int64_t step = rows_at_a_time(input);
     for (int64_t row = 0; row < input.q.size(2); row += step) {
       const int64_t rows = std::min(step, input.q.size(2) - row);
+      if (input.between_tiles) input.between_tiles();
       const at::Tensor hidden = seen_by(input, row, rows).logical_not();
       const at::Tensor q = grouped(input.q.narrow(2, row, rows).to(type), key_heads);
       const at::Tensor scores = (at::matmul(q, k.transpose(-1, -2)) * input.scale).masked_fill(hidden, -kInfinity);
@@ -74,6 +75,7 @@ class ReferenceKernel : public Kernel {
     const int64_t step = rows_at_a_time(forward);
     for (int64_t row = 0; row < forward.q.size(2); row += step) {
       const int64_t rows = std::min(step, forward.q.size(2) - row);
+      if (forward.between_tiles) forward.between_tiles();
       const auto rows_of = [&](const at::Tensor& t) { return grouped(t.narrow(2, row, rows).to(type), key_heads); };
       const at::Tensor q = rows_of(forward.q), dout = rows_of(input.dout);
       const at::Tensor lse = rows_of(input.lse).unsqueeze(-1), delta = rows_of(input.delta).unsqueeze(-1);
