@@ -55,11 +55,18 @@ void draw(const Grid& grid) {
   groups(Axis::heads, "groups trade tokens for heads");
 }
 
-Volume busiest(const Grid& grid, Pass pass, const Problem& problem) {
-  Volume most;
+// The most that any rank sends, of each kind and in all; with unequal chunks these may be different ranks.
+struct Busiest {
+  Volume kinds;
+  int64_t total = 0;
+};
+
+Busiest busiest(const Grid& grid, Pass pass, const Problem& problem) {
+  Busiest most;
   for (int rank = 0; rank < grid.ranks(); ++rank) {
     const Volume volume = formula_volume(grid, pass, rank, problem);
-    for (Traffic kind : kTraffic) most[kind] = std::max(most[kind], volume[kind]);
+    for (Traffic kind : kTraffic) most.kinds[kind] = std::max(most.kinds[kind], volume[kind]);
+    most.total = std::max(most.total, volume.total());
   }
   return most;
 }
@@ -70,21 +77,20 @@ void print_volumes(const Grid& grid, const Problem& problem, const std::optional
       {"sent by a rank", "p2p", "gather", "merge", "all_to_all", "total", "ring", "of ring's"}};
   if (cluster) rows[0].push_back("leaves its node");
   for (Pass pass : kPasses) {
-    const Volume volume = busiest(grid, pass, problem);
+    const Busiest most = busiest(grid, pass, problem);
     const Pass ring_pass = pass == Pass::forward ? pass : cheaper_backward(ring, problem);
-    const int64_t ring_total = busiest(ring, ring_pass, problem).total();
+    const int64_t ring_total = busiest(ring, ring_pass, problem).total;
     std::vector<std::string> cells{to_text(pass)};
-    for (Traffic kind : kTraffic) cells.push_back(human_bytes(static_cast<double>(volume[kind])));
-    cells.push_back(human_bytes(static_cast<double>(volume.total())));
+    for (Traffic kind : kTraffic) cells.push_back(human_bytes(static_cast<double>(most.kinds[kind])));
+    cells.push_back(human_bytes(static_cast<double>(most.total)));
     cells.push_back(human_bytes(static_cast<double>(ring_total)));
-    cells.push_back(ring_total > 0 ? fixed(static_cast<double>(volume.total()) / static_cast<double>(ring_total), 3)
-                                   : "-");
+    cells.push_back(ring_total > 0 ? fixed(static_cast<double>(most.total) / static_cast<double>(ring_total), 3) : "-");
     if (cluster) {
       const Plan plan = make_plan(grid, pass);
-      int64_t most = 0;
+      int64_t crossing = 0;
       for (int rank = 0; rank < grid.ranks(); ++rank)
-        most = std::max(most, count_crossing(plan, rank, problem, *cluster));
-      cells.push_back(human_bytes(static_cast<double>(most)));
+        crossing = std::max(crossing, count_crossing(plan, rank, problem, *cluster));
+      cells.push_back(human_bytes(static_cast<double>(crossing)));
     }
     rows.push_back(cells);
   }
@@ -92,9 +98,9 @@ void print_volumes(const Grid& grid, const Problem& problem, const std::optional
   std::cout << "  backward auto takes " << to_text(cheaper_backward(grid, problem)) << "\n";
 }
 
-nlohmann::json volume_json(const Volume& volume) {
-  nlohmann::json json = {{"total", volume.total()}};
-  for (Traffic kind : kTraffic) json[to_text(kind)] = volume[kind];
+nlohmann::json volume_json(const Busiest& most) {
+  nlohmann::json json = {{"total", most.total}};
+  for (Traffic kind : kTraffic) json[to_text(kind)] = most.kinds[kind];
   return json;
 }
 

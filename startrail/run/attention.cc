@@ -29,7 +29,7 @@ void check_group(const AttentionOptions& options, const Group& group) {
 }
 
 void check_partial(const AttentionOptions& options, at::ScalarType type) {
-  const bool narrow = type == at::kDouble ? false : options.partial == at::kBFloat16;
+  const bool narrow = options.partial == at::kBFloat16 && type != at::kDouble;
   if (options.partial != at::kFloat && !narrow)
     throw UserError(cat("partial results of ", type, " cannot be sent as ", options.partial,
                         "; valid: float32 (the default), and bfloat16 unless q is float64"));
