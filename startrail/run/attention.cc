@@ -186,6 +186,28 @@ AttentionResult attention_forward(const at::Tensor& q, const at::Tensor& k, cons
   return result;
 }
 
+SavedAttention attention_restore(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& out,
+                                 const at::Tensor& lse, const AttentionOptions& options,
+                                 const std::shared_ptr<Group>& group) {
+  check_inputs(q, k, v, options, *group);
+  const at::NoGradGuard no_grad;
+  const int rank = group->rank();
+  const at::Tensor query = tokens_first(q), kv = at::cat({tokens_first(k), tokens_first(v)}, 1);
+  if (options.grid.heads == 1) return {query, kv, out, lse, k.size(1)};
+  Steps trades = make_steps(options.grid, Pass::forward, rank);
+  std::erase_if(trades, [](const Step& step) { return step.op != Op::all_to_all || step.in.slice != kAllHeads; });
+  const Job job = make_job(options, *group, Pass::forward, query, q.size(1), k.size(1));
+  Executor executor(job, *group);
+  executor.put({Data::query, {rank}, kAllHeads}, {query});
+  executor.put({Data::keys, {rank}, kAllHeads}, {kv});
+  for (Data data : {Data::query, Data::keys}) executor.keep(own_block(data, options, *group));
+  executor.run(trades);
+  SavedAttention saved{executor.take(own_block(Data::query, options, *group))[0],
+                       executor.take(own_block(Data::keys, options, *group))[0], out, lse, k.size(1)};
+  executor.finish();
+  return saved;
+}
+
 std::array<at::Tensor, 3> attention_backward(const at::Tensor& dout, const SavedAttention& saved,
                                              const AttentionOptions& options, const std::shared_ptr<Group>& group) {
   check_group(options, *group);

@@ -57,6 +57,12 @@ AttentionResult attention_forward(const at::Tensor& q, const at::Tensor& k, cons
 std::array<at::Tensor, 3> attention_backward(const at::Tensor& dout, const SavedAttention& saved,
                                              const AttentionOptions& options, const std::shared_ptr<Group>& group);
 
+// What attention_forward saved, from q, k, v made anew and the out and lse it saved: for those who keep only these two
+// and recompute the rest. Attends nothing; with heads in the grid q, k and v are traded once more.
+SavedAttention attention_restore(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& out,
+                                 const at::Tensor& lse, const AttentionOptions& options,
+                                 const std::shared_ptr<Group>& group);
+
 // The bytes and work of these options for shapes as given; what attend and plan report.
 Problem make_problem(const AttentionOptions& options, int ranks, int64_t batch, int heads, int key_heads, int64_t dim,
                      at::ScalarType type);

@@ -5,10 +5,12 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <vector>
 
 #include <ATen/core/Tensor.h>
 
 #include "startrail/plan/volume.h"
+#include "startrail/run/trace.h"
 
 namespace c10d {
 class Backend;
@@ -25,6 +27,7 @@ struct Pending {
   at::Tensor tensor;
   Traffic kind = Traffic::p2p;
   int peer = -1;
+  double posted_us = -1;  // for the trace; -1 when nothing is recorded
 };
 
 struct Count {
@@ -41,6 +44,11 @@ class Group {
   int rank() const;
   int size() const;
 
+  // The `count` consecutive ranks from `first` on, this one among them, as a group with counts of its own: the ranks
+  // that share a sequence when there are several. It talks through the same backend; messages between two ranks keep
+  // the order in which they are posted, whichever of the two groups posts them.
+  std::shared_ptr<Group> part(int first, int count) const;
+
   // Post a message; `tensor` must be contiguous and stay untouched until it is waited for or done.
   // Messages between two ranks with the same tag arrive in the order sent.
   Pending send(const at::Tensor& tensor, int to, int tag, Traffic kind);
@@ -48,6 +56,11 @@ class Group {
   void wait(const Pending& pending);
   static bool done(const Pending& pending);
 
+  // Everyone's `mine`, in rank order. For small things such as sums and flags: by single messages.
+  std::vector<at::Tensor> all_gather(const at::Tensor& mine);
+  std::vector<double> all_gather(double mine);
+
+  // Of the whole group, not of a part.
   void barrier();
   void all_reduce_max(at::Tensor& tensor);
   void all_reduce_sum(at::Tensor& tensor);
@@ -80,10 +93,16 @@ class Group {
   // Runs `body` and counts its processor time as `op`'s.
   void timed(Op op, const std::function<void()>& body);
 
+  // Where steps and messages are written down from now on; null: nowhere.
+  void record_to(std::shared_ptr<RankTrace> trace) { trace_ = std::move(trace); }
+  RankTrace* trace() const { return trace_.get(); }
+
  private:
   c10::intrusive_ptr<c10d::Backend> backend_;
   std::shared_ptr<ComputeSlots> slots_;
+  int first_ = 0, size_;  // this group's ranks within the backend's
   Counts counts_;
+  std::shared_ptr<RankTrace> trace_;
 };
 
 }  // namespace startrail
