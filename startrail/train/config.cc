@@ -1,0 +1,258 @@
+#include "startrail/train/config.h"
+
+#include <algorithm>
+#include <thread>
+
+#include "startrail/base/error.h"
+#include "startrail/run/kernel/kernel.h"
+
+namespace startrail {
+namespace {
+
+constexpr double kMost = 1e15;
+
+}  // namespace
+
+Settings settings_of(TrainConfig& c) {
+  return {
+      {"model.preset", &c.model.preset, "The shape to start from.", llama_presets()},
+      {"model.vocabulary",
+       &c.model.vocabulary,
+       "Token ids there are. 0: 256 for bytes, else the preset's.",
+       {},
+       0,
+       kMost},
+      {"model.dim", &c.model.dim, "Width of the residual stream. 0 here and below: the preset's.", {}, 0, kMost},
+      {"model.layers", &c.model.layers, "Transformer blocks.", {}, 0, kMost},
+      {"model.heads", &c.model.heads, "Query heads.", {}, 0, kMost},
+      {"model.kv_heads", &c.model.kv_heads, "Key/value heads; must divide heads.", {}, 0, kMost},
+      {"model.head_dim", &c.model.head_dim, "Width of a head. 0: dim / heads.", {}, 0, kMost},
+      {"model.hidden", &c.model.hidden, "Width of the SwiGLU.", {}, 0, kMost},
+      {"model.tied", &c.model.tied, "Whether the head shares the embedding's weights.", {"preset", "true", "false"}},
+      {"model.norm_eps", &c.model.norm_eps, "Added to the mean square in RMSNorm.", {}, 0, 1},
+      {"model.rope_theta", &c.model.rope_theta, "Base of the rotary positions' wavelengths.", {}, 1, 1e12},
+      {"model.rope_scaling",
+       &c.model.rope_scaling,
+       "How rotary positions are stretched to longer contexts.",
+       {"default", "linear", "llama3", "yarn"}},
+      {"model.rope_factor", &c.model.rope_factor, "How far they are stretched.", {}, 1, 1e9},
+      {"model.rope_original_tokens",
+       &c.model.rope_original_tokens,
+       "Context length before stretching (llama3, yarn).",
+       {},
+       0,
+       kMost},
+      {"model.rope_low_frequency",
+       &c.model.rope_low_frequency,
+       "Below it waves are stretched in full (llama3).",
+       {},
+       0,
+       1e9},
+      {"model.rope_high_frequency",
+       &c.model.rope_high_frequency,
+       "Above it waves are left as they are (llama3).",
+       {},
+       0,
+       1e9},
+      {"model.rope_beta_fast",
+       &c.model.rope_beta_fast,
+       "Turns above which waves are left as they are (yarn).",
+       {},
+       0,
+       1e9},
+      {"model.rope_beta_slow",
+       &c.model.rope_beta_slow,
+       "Turns below which waves are stretched in full (yarn).",
+       {},
+       0,
+       1e9},
+
+      {"data.path",
+       &c.data.path,
+       "A text file or a folder of them as bytes (binaries and what .gitignore names are left out), or a .bin file of "
+       "uint16 tokens as nanoGPT and llm.c write them, or a folder of those.",
+       {}},
+      {"data.validation_path",
+       &c.data.validation_path,
+       "The same for validation. Empty: a share of data.path is held out.",
+       {}},
+      {"data.validation",
+       &c.data.validation,
+       "Share held out: whole files of a folder, the tail of a file.",
+       {},
+       0,
+       0.9},
+      {"data.end_token",
+       &c.data.end_token,
+       "What ends a document in token files; -1: nothing. Bytes use 0.",
+       {},
+       -1,
+       65535},
+      {"data.documents",
+       &c.data.documents,
+       "Pack documents: attention and loss stay within each. Otherwise all is one stream.",
+       {}},
+      {"data.allow_changed", &c.data.allow_changed, "Go on when the data is not what it was at the checkpoint.", {}},
+
+      {"train.tokens", &c.train.tokens, "Length of a sequence.", {}, 1, kMost},
+      {"train.batch",
+       &c.train.batch,
+       "Sequences per step over all ranks; each group of ranks takes its share one after the other (gradient "
+       "accumulation).",
+       {},
+       1,
+       kMost},
+      {"train.steps", &c.train.steps, "Steps in all.", {}, 1, kMost},
+      {"train.precision",
+       &c.train.precision,
+       "What is computed in; weights are kept in float32 in any case.",
+       {"bfloat16", "float32"}},
+      {"train.recompute",
+       &c.train.recompute,
+       "Keep only a block's input and attention's result, and recompute the rest in the backward pass. Less memory.",
+       {}},
+      {"train.seed", &c.train.seed, "Of the first weights and of the order of the data.", {}, 0, kMost},
+      {"train.learning_rate", &c.train.learning_rate, "The highest.", {}, 0, 1e3},
+      {"train.schedule",
+       &c.train.schedule,
+       "How the learning rate falls after the warm-up.",
+       {"cosine", "linear", "constant"}},
+      {"train.floor", &c.train.floor, "Where it ends, as a share of learning_rate.", {}, 0, 1},
+      {"train.warmup", &c.train.warmup, "Steps in which it rises from 0.", {}, 0, kMost},
+      {"train.weight_decay", &c.train.weight_decay, "AdamW's, on matrices only.", {}, 0, 1e3},
+      {"train.beta1", &c.train.beta1, "AdamW's mean of gradients.", {}, 0, 0.99999},
+      {"train.beta2", &c.train.beta2, "AdamW's mean of their squares.", {}, 0, 0.9999999},
+      {"train.eps", &c.train.eps, "AdamW's.", {}, 0, 1},
+      {"train.clip", &c.train.clip, "Largest norm of the gradient; 0: any.", {}, 0, 1e9},
+
+      {"parallel.ranks", &c.parallel.ranks, "Ranks in all.", {}, 1, 4096},
+      {"parallel.data_parallel",
+       &c.parallel.data_parallel,
+       "Groups of ranks that work on different sequences. Must divide ranks and train.batch.",
+       {},
+       1,
+       4096},
+      {"parallel.grid",
+       &c.parallel.grid,
+       "How the ranks of one sequence share attention: ring, startrail:C, ulysses, usp:U, allgather, mesh:A, or "
+       "heads=..,team=..,ring=..,stripe=..; auto: startrail:2 where it fits, else ring.",
+       {}},
+      {"parallel.layout", &c.parallel.layout, "Which tokens a rank holds.", {"contiguous", "zigzag", "striped"}},
+      {"parallel.backward",
+       &c.parallel.backward,
+       "What rides the rings in the backward pass; auto: the cheaper.",
+       {"auto", "keys", "queries"}},
+      {"parallel.partial", &c.parallel.partial, "Partial results on the wire.", {"float32", "bfloat16"}},
+      {"parallel.kernel", &c.parallel.kernel, "Attention kernel.", {"auto", "aten", "reference"}},
+      {"parallel.threads",
+       &c.parallel.threads,
+       "Threads of all ranks of this machine together; 0: all cores.",
+       {},
+       0,
+       4096},
+
+      {"validate.every", &c.validate.every, "Steps between validations; 0: only at the end.", {}, 0, kMost},
+      {"validate.windows", &c.validate.windows, "Validation sequences used; 0: all.", {}, 0, kMost},
+
+      {"run.folder", &c.run.folder, "Where checkpoints, metrics.jsonl and config.toml go.", {}},
+      {"run.save_every", &c.run.save_every, "Steps between checkpoints; 0: only at the end.", {}, 0, kMost},
+      {"run.keep", &c.run.keep, "Newest checkpoints kept; 0: all.", {}, 0, kMost},
+  };
+}
+
+LlamaConfig model_config(const TrainConfig& config) {
+  const auto& m = config.model;
+  LlamaConfig model = llama_preset(m.preset);
+  const auto set = [](int64_t& value, int64_t given) {
+    if (given > 0) value = given;
+  };
+  set(model.vocabulary, m.vocabulary);
+  set(model.dim, m.dim);
+  set(model.layers, m.layers);
+  set(model.hidden, m.hidden);
+  if (m.heads > 0) {
+    model.heads = m.heads;
+    model.key_heads = m.heads;
+  }
+  set(model.key_heads, m.kv_heads);
+  if (m.heads > 0 || m.dim > 0) model.head_dim = model.dim / model.heads;
+  set(model.head_dim, m.head_dim);
+  if (m.head_dim == 0 && model.heads * model.head_dim != model.dim)
+    throw UserError(cat("model.heads ", model.heads, " must divide model.dim ", model.dim, ", or set model.head_dim"));
+  if (m.tied != "preset") model.tied = m.tied == "true";
+  model.norm_eps = m.norm_eps;
+  model.rope = {.type = m.rope_scaling,
+                .theta = m.rope_theta,
+                .factor = m.rope_factor,
+                .original_tokens = static_cast<double>(m.rope_original_tokens),
+                .low_frequency = m.rope_low_frequency,
+                .high_frequency = m.rope_high_frequency,
+                .beta_fast = m.rope_beta_fast,
+                .beta_slow = m.rope_beta_slow};
+  model.max_tokens = config.train.tokens;
+  check_config(model);
+  return model;
+}
+
+at::ScalarType compute_type(const TrainConfig& config) {
+  return config.train.precision == "bfloat16" ? at::kBFloat16 : at::kFloat;
+}
+
+int sequence_ranks(const TrainConfig& config) {
+  return static_cast<int>(config.parallel.ranks / config.parallel.data_parallel);
+}
+
+int thread_count(const TrainConfig& config) {
+  if (config.parallel.threads > 0) return static_cast<int>(config.parallel.threads);
+  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+}
+
+AttentionOptions attention_options(const TrainConfig& config) {
+  const int ranks = sequence_ranks(config);
+  const std::string& grid = config.parallel.grid;
+  AttentionOptions options;
+  options.grid = parse_grid(grid != "auto" ? grid : ranks % 4 == 0 ? "startrail:2" : "ring", ranks);
+  options.tokens = config.train.tokens;
+  options.layout = parse_order(config.parallel.layout);
+  options.mask.causal = true;
+  options.backward = parse_direction(config.parallel.backward);
+  options.partial = config.parallel.partial == "bfloat16" ? at::kBFloat16 : at::kFloat;
+  options.kernel = config.parallel.kernel;
+  return options;
+}
+
+AdamWOptions optimizer_options(const TrainConfig& config) {
+  const auto& t = config.train;
+  return {t.beta1, t.beta2, t.eps, t.weight_decay, t.clip};
+}
+
+ScheduleOptions schedule_options(const TrainConfig& config) {
+  const auto& t = config.train;
+  return {t.schedule, t.learning_rate, t.floor, t.warmup, t.steps};
+}
+
+CorpusOptions corpus_options(const TrainConfig& config, int64_t vocabulary) {
+  const auto& d = config.data;
+  return {d.path, d.validation_path, d.validation, vocabulary, d.end_token};
+}
+
+TokenSourceOptions source_options(const TrainConfig& config) {
+  return {config.train.tokens, config.data.documents, static_cast<uint64_t>(config.train.seed),
+          config.validate.windows};
+}
+
+void check_config(const TrainConfig& config, const LlamaConfig& model) {
+  check_config(model);
+  const auto& p = config.parallel;
+  if (p.ranks % p.data_parallel != 0)
+    throw UserError(cat("parallel.data_parallel ", p.data_parallel, " must divide parallel.ranks ", p.ranks));
+  if (config.train.batch % p.data_parallel != 0)
+    throw UserError(cat("parallel.data_parallel ", p.data_parallel, " must divide train.batch ", config.train.batch,
+                        ", the sequences of a step"));
+  const AttentionOptions options = attention_options(config);
+  check_heads(options.grid, static_cast<int>(model.heads), static_cast<int>(model.key_heads));
+  choose_kernel(options.kernel, compute_type(config), at::kCPU, model.head_dim);
+  learning_rate(schedule_options(config), 0);
+}
+
+}  // namespace startrail

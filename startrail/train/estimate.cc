@@ -1,0 +1,113 @@
+#include "startrail/train/estimate.h"
+
+#include <algorithm>
+#include <fstream>
+
+#include "startrail/base/error.h"
+#include "startrail/plan/make.h"
+#include "startrail/train/model/llama.h"
+
+namespace startrail {
+namespace {
+
+// Bytes the busiest rank sends for one attention, forward and backward.
+int64_t attention_volume(const AttentionOptions& options, const Problem& problem, bool recompute) {
+  const int ranks = options.grid.ranks();
+  const Pass backward = backward_pass(options, problem);
+  int64_t most = 0;
+  for (int rank = 0; rank < ranks; ++rank) {
+    int64_t bytes = formula_volume(options.grid, Pass::forward, rank, problem).total() +
+                    formula_volume(options.grid, backward, rank, problem).total();
+    // Recomputed q, k and v are traded once more: the forward's all-to-all without its output.
+    if (recompute && options.grid.heads > 1) {
+      const int64_t own = chunk_tokens(problem.queries, rank), slices = options.grid.heads;
+      const int64_t keys = key_heads_of_slice(problem.key_heads, options.grid.heads);
+      bytes += own * problem.batch * problem.dim * problem.element_bytes * (slices - 1) *
+               (problem.heads / slices + 2 * keys);
+    }
+    most = std::max(most, bytes);
+  }
+  return most;
+}
+
+}  // namespace
+
+Estimate estimate(const TrainConfig& config, const LlamaConfig& model) {
+  const AttentionOptions options = attention_options(config);
+  const int64_t ranks = config.parallel.ranks, element = static_cast<int64_t>(c10::elementSize(compute_type(config)));
+  const int sequence = options.grid.ranks();
+  Estimate e;
+  e.parameters = model.parameters();
+  const int64_t shard = (e.parameters + ranks - 1) / ranks;
+  const bool narrow = element < 4;
+  e.weights = e.parameters * element;
+  e.gradients = e.parameters * (narrow ? 4 + element : 4);
+  e.optimizer = shard * (narrow ? 12 : 8) + (ranks > 1 ? 2 * shard * 4 : 0);
+
+  int64_t own = 0;  // tokens of the rank with most
+  for (int rank = 0; rank < sequence; ++rank)
+    own = std::max(own, chunk_tokens({options.layout, options.tokens, sequence}, rank));
+  const int64_t queries = model.heads * model.head_dim, keys = model.key_heads * model.head_dim;
+  const int64_t row = own * model.dim * element, out = own * queries * element, lse = own * model.heads * 4;
+  // A block's activations: autograd's copies of them, and the widest moment of the SwiGLU's backward.
+  const int64_t first = 4 * row + 3 * own * (queries + 2 * keys) * element + own * (queries + keys) * 4;
+  const int64_t second =
+      6 * row + 2 * out + own * model.dim * 8 + own * model.hidden * (5 * element + (narrow ? 8 : 0));
+  const Problem problem = make_problem(options, sequence, 1, static_cast<int>(model.heads),
+                                       static_cast<int>(model.key_heads), model.head_dim, compute_type(config));
+  const int64_t block = own * (queries + 2 * keys);
+  const auto& grid = options.grid;
+  const int64_t attention = block * element + own * grid.team * queries * (2 * element + 3 * 4) +
+                            4 * own * grid.stripe * 2 * keys * (element + 4);
+  const int64_t heads_copy = grid.heads > 1 ? out : 0;
+  e.saved = model.layers * (config.train.recompute ? row + out + heads_copy + lse : first + second);
+  const int64_t head =
+      3 * row + loss_chunk(model.vocabulary) * model.vocabulary * 12 + model.vocabulary * model.dim * (4 + element);
+  e.working = std::max({config.train.recompute ? std::max(second, first + attention) : attention, head});
+
+  Problem ring_problem = problem;
+  AttentionOptions ring = options;
+  ring.grid = Grid{.ring = sequence};
+  const int64_t attentions = model.layers * (config.train.batch / config.parallel.data_parallel);
+  e.attention_bytes = attentions * attention_volume(options, problem, config.train.recompute);
+  e.ring_attention_bytes = attentions * attention_volume(ring, ring_problem, config.train.recompute);
+  if (ranks > 1) e.weight_bytes = (e.parameters - shard) * 4 + (ranks - 1) * shard * element;
+  return e;
+}
+
+int64_t available_memory() {
+  int64_t bytes = int64_t{1} << 62;
+  std::ifstream info("/proc/meminfo");
+  for (std::string name, unit; info >> name;) {
+    int64_t value = 0;
+    info >> value;
+    std::getline(info, unit);
+    if (name == "MemAvailable:") bytes = value * 1024;
+  }
+  int64_t limit = 0, used = 0;
+  if (std::ifstream most("/sys/fs/cgroup/memory.max"), now("/sys/fs/cgroup/memory.current");
+      most >> limit && now >> used)
+    bytes = std::min(bytes, limit - used);
+  return bytes;
+}
+
+void check_memory(const TrainConfig& config, const LlamaConfig& model, int64_t available) {
+  const auto need = [&](const TrainConfig& c) { return estimate(c, model).rank_bytes() * c.parallel.ranks; };
+  const int64_t wanted = need(config);
+  if (wanted <= available) return;
+  std::string advice = "no length fits: choose a smaller model or fewer ranks";
+  TrainConfig shorter = config;
+  int64_t low = 0, high = config.train.tokens;
+  while (high - low > std::max<int64_t>(1, low / 64)) {
+    shorter.train.tokens = (low + high) / 2;
+    (need(shorter) <= available ? low : high) = shorter.train.tokens;
+  }
+  if (low > 0) advice = cat("train.tokens=", low, " would fit");
+  throw UserError(cat("this run needs about ", human_bytes(static_cast<double>(wanted)), " (",
+                      human_bytes(static_cast<double>(wanted / config.parallel.ranks)), " on each of ",
+                      config.parallel.ranks, " ranks), but ", human_bytes(static_cast<double>(available)),
+                      " of memory is free: ", advice,
+                      config.train.recompute ? "" : "; train.recompute=true needs less"));
+}
+
+}  // namespace startrail

@@ -1,0 +1,110 @@
+#include "startrail/train/weights.h"
+
+#include <ATen/ATen.h>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "startrail/base/error.h"
+
+namespace startrail {
+
+namespace fs = std::filesystem;
+
+nlohmann::json read_json(const fs::path& file) {
+  std::ifstream in(file);
+  if (!in) throw UserError(cat(file.string(), " cannot be opened"));
+  try {
+    return nlohmann::json::parse(in);
+  } catch (const nlohmann::json::exception& error) {
+    throw UserError(cat(file.string(), " is not whole JSON: ", error.what()));
+  }
+}
+
+std::unique_ptr<Llama> open_model(const fs::path& folder) {
+  const fs::path file = folder / "config.json";
+  if (!fs::exists(file))
+    throw UserError(cat(folder.string(), " holds no model: it has no config.json (and model.safetensors)"));
+  return std::make_unique<Llama>(llama_from_json(read_json(file), file.string()));
+}
+
+std::unique_ptr<Llama> load_model(const fs::path& folder, at::ScalarType type) {
+  auto model = open_model(folder);
+  const at::Tensor row = read_shard(open_weights(folder), *model, {0, count_parameters(*model)}).to(type);
+  int64_t offset = 0;
+  for (Parameter& parameter : model->parameters()) {
+    parameter.value = row.narrow(0, offset, parameter.size()).view(parameter.shape);
+    offset += parameter.size();
+  }
+  return model;
+}
+
+std::map<std::string, at::Tensor> open_weights(const fs::path& folder) {
+  const fs::path single = folder / "model.safetensors", index = folder / "model.safetensors.index.json";
+  if (fs::exists(single)) return read_tensors(single).tensors;
+  if (!fs::exists(index))
+    throw UserError(cat(folder.string(), " holds no weights: it has neither model.safetensors nor ",
+                        "model.safetensors.index.json (weights in other formats are not read)"));
+  std::set<std::string> files;
+  const nlohmann::json json = read_json(index);
+  if (!json.contains("weight_map") || !json["weight_map"].is_object())
+    throw UserError(cat(index.string(), " has no weight_map"));
+  for (const auto& [name, file] : json["weight_map"].items()) files.insert(file.get<std::string>());
+  std::map<std::string, at::Tensor> all;
+  for (const std::string& file : files) all.merge(read_tensors(folder / file).tensors);
+  return all;
+}
+
+at::Tensor read_shard(const std::map<std::string, at::Tensor>& weights, const Model& model, const Shard& shard) {
+  std::set<std::string> known;
+  at::Tensor values = at::empty({shard.size()}, at::kFloat);
+  int64_t offset = 0;
+  for (const Parameter& parameter : model.parameters()) {
+    known.insert(parameter.name);
+    const auto found = weights.find(parameter.name);
+    if (found == weights.end()) throw UserError(cat("the weights have no tensor '", parameter.name, "'"));
+    const at::Tensor& tensor = found->second;
+    if (tensor.sizes() != at::IntArrayRef(parameter.shape) || !at::isFloatingType(tensor.scalar_type()))
+      throw UserError(cat("tensor '", parameter.name, "' is ", tensor.scalar_type(), tensor.sizes(),
+                          ", but the model's shape needs ", at::IntArrayRef(parameter.shape)));
+    const int64_t begin = std::max(offset, shard.begin), end = std::min(offset + parameter.size(), shard.end);
+    if (begin < end)
+      values.narrow(0, begin - shard.begin, end - begin).copy_(tensor.flatten().narrow(0, begin - offset, end - begin));
+    offset += parameter.size();
+  }
+  for (const auto& [name, tensor] : weights) {
+    // A tied head's copy, and tables older files carry that follow from the configuration.
+    const bool spare = name == "lm_head.weight" || name.ends_with("rotary_emb.inv_freq");
+    if (!known.contains(name) && !spare)
+      throw UserError(cat("the weights hold '", name, "', which this model has no place for"));
+  }
+  return values;
+}
+
+std::vector<NamedShape> tensor_shapes(const Model& model, at::ScalarType type) {
+  std::vector<NamedShape> shapes;
+  for (const Parameter& parameter : model.parameters()) shapes.push_back({parameter.name, type, parameter.shape});
+  return shapes;
+}
+
+std::string config_text(const Model& model, at::ScalarType type) {
+  nlohmann::json json = model.config();
+  json["dtype"] = json["torch_dtype"] = type == at::kBFloat16 ? "bfloat16" : type == at::kHalf ? "float16" : "float32";
+  return json.dump(2) + "\n";
+}
+
+void export_model(const Model& model, const fs::path& folder, at::ScalarType type) {
+  if (fs::exists(folder) && !fs::is_empty(folder))
+    throw UserError(cat(folder.string(), " is there already and not empty: give a new folder"));
+  fs::create_directories(folder);
+  write_text(folder / "config.json", config_text(model, type));
+  const fs::path file = folder / "model.safetensors";
+  int64_t offset = make_tensor_file(file, tensor_shapes(model, type));
+  for (const Parameter& parameter : model.parameters()) {
+    const at::Tensor values = parameter.value.detach().to(type).contiguous();
+    write_at(file, offset, values);
+    offset += static_cast<int64_t>(values.nbytes());
+  }
+}
+
+}  // namespace startrail
