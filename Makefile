@@ -22,9 +22,9 @@ setup: ## install what is missing: Debian packages, and libtorch into .venv (qui
 build: setup ## build/startrail and the tests
 	@$(call build_preset,release)
 
-run: build ## try it: plan and run one attention on 16 ranks of this machine
-	@$(call show,build/startrail plan --ranks 16 --grid startrail:2)
-	@$(call show,build/startrail attend --ranks 16 --grid startrail:2 --tokens 4096 --heads 8 --dim 64 --mask causal --check)
+run: build ## try it: train a small GPT on this source tree, its sequence split over 8 ranks of this machine
+	@rm -rf $(root)runs/quickstart
+	@$(call show,build/startrail train examples/configs/quickstart.toml)
 
 test: build check ## build, scripts/check and the fast tests
 	cd $(root) && ctest --preset release

@@ -10,6 +10,10 @@ namespace startrail::cli {
 void add_attend(CLI::App& app);
 void add_plan(CLI::App& app);
 void add_doctor(CLI::App& app);
+void add_train(CLI::App& app);
+void add_sample(CLI::App& app);
+void add_export(CLI::App& app);
+void add_evaluate(CLI::App& app);
 
 // Thrown to end with a code other than 0 after the output said why (a failed --check).
 struct Exit {

@@ -25,14 +25,19 @@ int fail(int code, const std::string& message) {
 
 int run(int argc, char** argv) {
   CLI::App app{
-      "StarTrail: exact attention over sequences split across many ranks, by concentric rings.\n"
-      "Try: startrail plan --ranks 16 --grid startrail:2\n"
+      "StarTrail: trains transformers on sequences split across many ranks, with exact attention by concentric rings.\n"
+      "Try: startrail train --set data.path=FOLDER --set parallel.ranks=8\n"
+      "     startrail plan --ranks 16 --grid startrail:2\n"
       "     startrail attend --ranks 16 --grid startrail:2 --check",
       "startrail"};
   app.set_version_flag("--version", std::string("startrail ") + STARTRAIL_VERSION);
   app.require_subcommand(0, 1);
-  add_attend(app);
+  add_train(app);
+  add_sample(app);
+  add_evaluate(app);
+  add_export(app);
   add_plan(app);
+  add_attend(app);
   add_doctor(app);
   try {
     app.parse(argc, argv);

@@ -1,0 +1,347 @@
+// startrail train: the main job. Says what will be trained, shows it live, and ends with a summary.
+#include <signal.h>
+#include <unistd.h>
+
+#include <ATen/Parallel.h>
+#include <atomic>
+#include <cmath>
+#include <iostream>
+#include <nlohmann/json.hpp>
+
+#include "cli/command.h"
+#include "cli/text_model.h"
+#include "startrail/base/error.h"
+#include "startrail/train/data/ngram.h"
+#include "startrail/train/estimate.h"
+#include "startrail/train/trainer.h"
+#include "startrail/train/weights.h"
+
+namespace startrail::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct TrainFlags {
+  std::string config, from, resume, profile;
+  std::vector<std::string> sets;
+  bool dry_run = false, help_config = false, json = false;
+};
+
+// What a command line comes to.
+struct Plan {
+  TrainConfig config;
+  LlamaConfig model;
+  Corpora data;
+  std::shared_ptr<const TokenSource> source;
+  fs::path checkpoint;
+  int64_t step = 0;  // done already
+};
+
+// --- Stopping
+
+std::atomic<int> interrupts = 0;
+
+void on_interrupt(int) {
+  if (++interrupts > 1) _exit(130);
+  constexpr char kMessage[] = "\nstopping after this step, with a checkpoint; once more stops at once\n";
+  static_cast<void>(!write(STDERR_FILENO, kMessage, sizeof kMessage - 1));
+}
+
+void watch_interrupts() {
+  struct sigaction action {};
+  action.sa_handler = on_interrupt;
+  action.sa_flags = SA_RESTART;
+  sigaction(SIGINT, &action, nullptr);
+  sigaction(SIGTERM, &action, nullptr);
+}
+
+// --- Numbers for people
+
+std::string human_count(double value) {
+  if (value >= 1e9) return fixed(value / 1e9, 2) + "B";
+  if (value >= 1e6) return fixed(value / 1e6, value < 1e7 ? 2 : 1) + "M";
+  if (value >= 1e4) return fixed(value / 1e3, 1) + "k";
+  return fixed(value, 0);
+}
+
+std::string clock_text(double seconds) {
+  const auto whole = static_cast<int64_t>(std::lround(seconds));
+  char text[48];
+  if (whole >= 3600)
+    std::snprintf(text, sizeof text, "%lld:%02lld:%02lld", static_cast<long long>(whole / 3600),
+                  static_cast<long long>(whole / 60 % 60), static_cast<long long>(whole % 60));
+  else
+    std::snprintf(text, sizeof text, "%lld:%02lld", static_cast<long long>(whole / 60),
+                  static_cast<long long>(whole % 60));
+  return text;
+}
+
+std::string ratio_text(int64_t part, int64_t whole) {
+  return whole > 0 ? fixed(static_cast<double>(part) / static_cast<double>(whole), 3) : "-";
+}
+
+// --- From the command line to a plan
+
+// Reads every layer: the defaults, a checkpoint's or file's settings, --set.
+Plan resolve(const TrainFlags& flags) {
+  TrainConfig config;
+  const Settings settings = settings_of(config);
+  fs::path checkpoint;
+  TrainingState state;
+  if (!flags.resume.empty()) {
+    if (!flags.config.empty() || !flags.from.empty())
+      throw UserError(
+          "--resume goes on with the run's own configuration and weights: leave out the config file and --from");
+    checkpoint = find_checkpoint(flags.resume);
+    state = read_state(checkpoint);
+    read_toml_text(settings, state.settings, (checkpoint / "training.json").string());
+    config.run.folder = fs::absolute(checkpoint).lexically_normal().parent_path().parent_path().string();
+  } else if (!flags.config.empty()) {
+    read_toml(settings, flags.config);
+  }
+  for (const std::string& set : flags.sets) set_value(settings, set);
+  if (config.data.path.empty())
+    throw UserError("there is nothing to train on: give --set data.path=<text file, folder or .bin>, or a config file");
+
+  const fs::path origin = !checkpoint.empty() ? checkpoint : fs::path(flags.from);
+  LlamaConfig model = origin.empty() ? model_config(config) : open_model(origin)->shape();
+  Corpora data = open_data(corpus_options(config, model.vocabulary));
+  if (origin.empty() && config.model.vocabulary == 0 && data.training.is_bytes()) model.vocabulary = 256;
+  if (origin.empty()) model.max_tokens = config.train.tokens;
+  check_config(config, model);
+  if (!checkpoint.empty() && state.data != data.training.fingerprint() && !config.data.allow_changed)
+    throw UserError(cat("the data in ", config.data.path, " is not what it was at the checkpoint ", checkpoint.string(),
+                        ": restore it, or go on with --set data.allow_changed=true"));
+  auto source = std::make_shared<const TokenSource>(data, source_options(config));
+  return {config, model, data, source, checkpoint, state.step};
+}
+
+// --- What is said before, during and after
+
+void print_plan(const Plan& plan, const Estimate& e) {
+  const TrainConfig& c = plan.config;
+  const AttentionOptions attention = attention_options(c);
+  const auto mb = [](int64_t bytes) { return human_bytes(static_cast<double>(bytes)); };
+  std::cout << "model     " << human_count(static_cast<double>(e.parameters)) << " parameters: " << plan.model.layers
+            << " layers, dim " << plan.model.dim << ", " << plan.model.heads << " heads (" << plan.model.key_heads
+            << " key/value), vocabulary " << plan.model.vocabulary << ", " << c.train.precision << "\n"
+            << "data      " << c.data.path << ": " << plan.data.training.describe() << ", "
+            << human_count(static_cast<double>(plan.data.training.tokens())) << " tokens; "
+            << human_count(static_cast<double>(plan.data.validation.tokens())) << " for validation"
+            << (c.data.documents ? "; documents packed" : "") << "\n"
+            << "steps     " << c.train.steps << " of " << c.train.batch << " x " << c.train.tokens << " tokens ("
+            << fixed(static_cast<double>(c.train.steps * c.train.batch) / static_cast<double>(plan.source->epoch()), 2)
+            << " epochs)" << (plan.step > 0 ? cat(", from step ", plan.step) : "") << "\n"
+            << "ranks     " << c.parallel.ranks << " on " << thread_count(c) << " threads: " << c.parallel.data_parallel
+            << " data parallel x " << to_text(attention.grid);
+  const std::string scheme = scheme_of(attention.grid);
+  std::cout << (scheme.empty() || c.parallel.ranks == 1 ? "" : cat(" (", scheme, ")")) << ", " << c.parallel.layout
+            << "\n"
+            << "memory    " << mb(e.rank_bytes()) << " a rank: weights " << mb(e.weights) << ", gradients "
+            << mb(e.gradients) << ", optimizer " << mb(e.optimizer) << ", saved activations " << mb(e.saved)
+            << ", working " << mb(e.working) << "\n"
+            << "a step    sends " << mb(e.attention_bytes)
+            << " a rank for attention (ring: " << mb(e.ring_attention_bytes) << ", "
+            << ratio_text(e.attention_bytes, e.ring_attention_bytes) << " of it) and " << mb(e.weight_bytes)
+            << " for gradients and weights\n"
+            << "run       " << c.run.folder << "\n";
+}
+
+// One live line on a terminal; elsewhere a plain line now and then.
+class Display {
+ public:
+  explicit Display(double seconds_between) : between_(seconds_between), live_(isatty(STDOUT_FILENO)) {}
+
+  void show(const StepReport& r) {
+    spent_ += r.seconds;
+    ++steps_;
+    if (r.validation) validation_ = r.validation;
+    const double left = spent_ / static_cast<double>(steps_) * static_cast<double>(r.steps - r.step);
+    std::string line = cat("step ", r.step, "/", r.steps, "  loss ", fixed(r.loss, 4));
+    if (validation_) line += cat("  val ", fixed(*validation_, 4));
+    line += cat("  ", human_count(r.tokens_per_second), " tok/s  waiting ", fixed(100 * r.wait_share, 0), "%  ",
+                human_bytes(static_cast<double>(r.peak_bytes)), "/rank  ETA ", clock_text(left));
+    since_ += r.seconds;
+    if (live_) {
+      std::cout << "\r\033[K" << line << (r.validation ? "\n" : "") << std::flush;
+    } else if (r.validation || steps_ == 1 || r.step == r.steps || since_ >= between_) {
+      std::cout << line << std::endl;
+      since_ = 0;
+    }
+  }
+  void finish() const {
+    if (live_) std::cout << "\r\033[K" << std::flush;
+  }
+
+ private:
+  double between_, since_ = 0, spent_ = 0;
+  int64_t steps_ = 0;
+  bool live_;
+  std::optional<double> validation_;
+};
+
+struct Baselines {
+  double unigram = 0;             // entropy of the validation data itself
+  std::optional<double> trigram;  // counted on the training data
+};
+
+Baselines baselines(const Plan& plan) {
+  constexpr int64_t kMost = 64'000'000;  // counting more would take minutes
+  Baselines result{unigram_entropy(plan.data.validation), {}};
+  if (plan.data.training.tokens() <= kMost && plan.data.training.is_bytes())
+    result.trigram = ngram_loss(plan.data.training, plan.data.validation, 3, plan.model.vocabulary);
+  return result;
+}
+
+void print_summary(const Plan& plan, const TrainingResult& result, const Estimate& e) {
+  const StepReport& last = result.last;
+  const auto mb = [](int64_t bytes) { return human_bytes(static_cast<double>(bytes)); };
+  const double rate = result.seconds > 0 ? static_cast<double>(result.tokens) / result.seconds : 0;
+  std::cout << "\n"
+            << (result.stopped ? cat("stopped at step ", last.step, " of ", last.steps) : "done") << ": "
+            << human_count(static_cast<double>(result.tokens)) << " tokens in " << clock_text(result.seconds) << ", "
+            << human_count(rate) << " tokens/s\n"
+            << "  training loss     " << fixed(last.loss, 4) << " nats a token\n";
+  if (result.validation) {
+    const Baselines base = baselines(plan);
+    std::cout << "  validation loss   " << fixed(*result.validation, 4)
+              << " (the best unigram model of the same data: " << fixed(base.unigram, 4);
+    if (base.trigram) std::cout << "; a trigram model counted on the training data: " << fixed(*base.trigram, 4);
+    std::cout << ")\n";
+  }
+  std::cout << "  memory            " << mb(last.peak_bytes) << " a rank\n";
+  if (plan.config.parallel.ranks > 1)
+    std::cout << "  sent in a step    " << mb(last.attention.total()) << " a rank for attention; ring would have sent "
+              << mb(e.ring_attention_bytes) << " (" << ratio_text(last.attention.total(), e.ring_attention_bytes)
+              << " of it); " << mb(last.weight_bytes) << " for gradients and weights\n";
+  std::cout << "  checkpoint        " << find_checkpoint(plan.config.run.folder).string() << "\n";
+}
+
+nlohmann::json to_json(const Plan& plan, const Estimate& e) {
+  return {
+      {"parameters", e.parameters},
+      {"tokens", plan.config.train.tokens},
+      {"batch", plan.config.train.batch},
+      {"ranks", plan.config.parallel.ranks},
+      {"grid", to_text(attention_options(plan.config).grid)},
+      {"training_tokens", plan.data.training.tokens()},
+      {"validation_tokens", plan.data.validation.tokens()},
+      {"memory_bytes",
+       {{"weights", e.weights},
+        {"gradients", e.gradients},
+        {"optimizer", e.optimizer},
+        {"saved", e.saved},
+        {"working", e.working},
+        {"rank", e.rank_bytes()}}},
+      {"step_bytes",
+       {{"attention", e.attention_bytes}, {"ring_attention", e.ring_attention_bytes}, {"weights", e.weight_bytes}}}};
+}
+
+nlohmann::json to_json(const TrainingResult& result) {
+  const StepReport& last = result.last;
+  nlohmann::json json = {
+      {"step", last.step},
+      {"losses", result.losses},
+      {"seconds", result.seconds},
+      {"tokens_per_second", result.seconds > 0 ? static_cast<double>(result.tokens) / result.seconds : 0},
+      {"peak_bytes", last.peak_bytes},
+      {"static_bytes", result.static_bytes},
+      {"attention_bytes", last.attention.total()},
+      {"weight_bytes", last.weight_bytes},
+      {"wait_share", last.wait_share},
+      {"stopped", result.stopped}};
+  if (result.validation) json["validation"] = *result.validation;
+  return json;
+}
+
+// A few lines of the model's own, after the first line of the validation data.
+void print_sample(const Plan& plan) {
+  if (!plan.data.training.is_bytes() || plan.data.validation.tokens() < 2) return;
+  const auto model = load_model(find_checkpoint(plan.config.run.folder), at::kFloat);
+  std::vector<int64_t> prompt(std::min<int64_t>(80, plan.data.validation.tokens()));
+  plan.data.validation.read(0, static_cast<int64_t>(prompt.size()), 1, prompt.data());
+  std::cout << "  sample            after [" << printable(bytes_text(prompt)) << "]:\n\n";
+  std::string text;
+  generate(*model, prompt, {.tokens = 240}, [&](int64_t token) {
+    text += static_cast<char>(token);
+    return true;
+  });
+  std::cout << printable(text, "    ") << "\n";
+}
+
+void run(const TrainFlags& flags) {
+  if (flags.help_config) {
+    TrainConfig defaults;
+    std::cout << help_text(settings_of(defaults));
+    return;
+  }
+  const Plan plan = resolve(flags);
+  const TrainConfig& config = plan.config;
+  const Estimate estimated = estimate(config, plan.model);
+  check_memory(config, plan.model, available_memory());
+  if (plan.checkpoint.empty() && has_checkpoint(config.run.folder))
+    throw UserError(cat(config.run.folder, " already holds a run: go on with --resume ", config.run.folder,
+                        ", or set run.folder to another folder"));
+  if (plan.step >= config.train.steps)
+    throw UserError(cat("the checkpoint is at step ", plan.step, " and train.steps is ", config.train.steps,
+                        ": give more with --set train.steps=N"));
+  if (!flags.json) print_plan(plan, estimated);
+  if (flags.dry_run) {
+    if (flags.json)
+      std::cout << to_json(plan, estimated).dump(2) << "\n";
+    else
+      std::cout << "dry run: all of this was checked, nothing was trained or written\n";
+    return;
+  }
+  if (!flags.json) std::cout << std::endl;
+
+  watch_interrupts();
+  Display display(5);
+  Training training{config,
+                    [&] { return std::make_unique<Llama>(plan.model); },
+                    plan.source,
+                    flags.from,
+                    plan.checkpoint,
+                    flags.profile,
+                    true,
+                    {}};
+  if (!flags.json) training.observer.on_step = [&](const StepReport& report) { display.show(report); };
+  training.observer.stop = [] { return interrupts > 0; };
+  const TrainingResult result = train(training);
+  if (flags.json) {
+    std::cout << to_json(result).dump(2) << "\n";
+    return;
+  }
+  display.finish();
+  at::set_num_threads(thread_count(config));
+  print_summary(plan, result, estimated);
+  if (!flags.profile.empty()) std::cout << "  trace             " << flags.profile << " (open it in ui.perfetto.dev)\n";
+  print_sample(plan);
+  if (result.stopped) std::cout << "\ngo on with: startrail train --resume " << config.run.folder << "\n";
+}
+
+}  // namespace
+
+void add_train(CLI::App& app) {
+  auto flags = std::make_shared<TrainFlags>();
+  CLI::App* command = app.add_subcommand("train", "Train a GPT with its sequence split over a grid of ranks");
+  command->add_option("config", flags->config, "A TOML file; see --help-config and examples/configs");
+  command->add_option("--set", flags->sets, "Override a setting: --set train.tokens=8192; may be given many times")
+      ->take_all()
+      ->type_name("KEY=VALUE");
+  command->add_option("--from", flags->from, "Start from the weights in this folder (config.json, model.safetensors)")
+      ->type_name("FOLDER");
+  command->add_option("--resume", flags->resume, "Go on with this run's newest checkpoint, or this checkpoint")
+      ->type_name("FOLDER");
+  command->add_option("--profile", flags->profile, "Write the first steps as a trace for Perfetto")->type_name("FILE");
+  command->add_flag("--dry-run", flags->dry_run,
+                    "Say what would be trained, its memory and bytes, and check everything");
+  command->add_flag("--help-config", flags->help_config, "Explain every setting");
+  command->add_flag("--json", flags->json, "Print the result as JSON");
+  command->footer(
+      "Example: startrail train --set data.path=src --set parallel.ranks=8 --set parallel.grid=startrail:2\n"
+      "Ctrl-C saves a checkpoint and stops; a second one stops at once.");
+  command->callback([flags] { run(*flags); });
+}
+
+}  // namespace startrail::cli

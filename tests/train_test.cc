@@ -1,0 +1,176 @@
+// Whole training runs: their losses do not depend on the ranks, repeat to the bit, and survive being stopped.
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cmath>
+#include <fstream>
+#include <random>
+#include <thread>
+
+#include "startrail/base/testing.h"
+#include "startrail/train/data/testing.h"
+#include "startrail/train/trainer.h"
+#include "startrail/train/weights.h"
+#include "tests/training.h"
+
+namespace startrail {
+namespace {
+
+namespace fs = std::filesystem;
+
+TEST(Train, LossesDoNotDependOnTheRanks) {
+  const TempFolder folder;
+  TrainConfig config = small_config(folder);
+  config.train.steps = 30;
+  config.train.batch = 2;
+  const std::vector<double> one = run_training(config).losses;
+  ASSERT_EQ(one.size(), 30u);
+  EXPECT_LT(one.back(), one.front() - 0.5);  // it learns
+  const auto expect_same = [&](int ranks, int data_parallel, const char* grid) {
+    config.parallel.ranks = ranks;
+    config.parallel.data_parallel = data_parallel;
+    config.parallel.grid = grid;
+    const std::vector<double> many = run_training(config).losses;
+    ASSERT_EQ(many.size(), one.size());
+    for (size_t i = 0; i < one.size(); ++i)
+      EXPECT_NEAR(many[i], one[i], 1e-4 * one[i]) << grid << " on " << ranks << ", step " << i + 1;
+  };
+  expect_same(8, 1, "ring");
+  expect_same(8, 1, "startrail:2");
+  expect_same(8, 1, "team=2,ring=2,stripe=1,heads=2");
+  expect_same(8, 2, "startrail:2");
+  config.train.recompute = false;
+  expect_same(8, 1, "team=2,ring=2,stripe=1,heads=2");
+}
+
+TEST(Train, PackedDocumentsDoNotDependOnTheRanks) {
+  const TempFolder folder;
+  TrainConfig config = small_config(folder, /*lines=*/4, /*files=*/100);
+  config.train.steps = 5;
+  config.train.batch = 4;
+  config.data.documents = true;  // some targets are not valid, and not equally many on each rank
+  config.train.tokens = 301;     // which no number of ranks divides
+  const std::vector<double> one = run_training(config).losses;
+  for (const char* layout : {"zigzag", "contiguous", "striped"}) {
+    config.parallel = {.ranks = 8, .data_parallel = 2, .grid = "team=2,ring=2", .layout = layout};
+    const std::vector<double> many = run_training(config).losses;
+    for (size_t i = 0; i < one.size(); ++i) EXPECT_NEAR(many[i], one[i], 1e-4 * one[i]) << layout << i;
+  }
+  config.data.documents = false;
+  EXPECT_GT(std::abs(run_training(config).losses[0] - one[0]), 1e-5);  // the mask matters
+}
+
+TEST(Train, BrainFloatFollowsFloat) {
+  const TempFolder folder;
+  TrainConfig config = small_config(folder);
+  config.train.steps = 20;
+  const std::vector<double> exact = run_training(config).losses;
+  config.train.precision = "bfloat16";
+  config.parallel.ranks = 4;
+  config.parallel.grid = "startrail:2";
+  const std::vector<double> narrow = run_training(config).losses;
+  for (size_t i = 0; i < exact.size(); ++i) EXPECT_NEAR(narrow[i], exact[i], 0.02 * exact[i]) << i;
+  EXPECT_NE(narrow, exact);
+}
+
+TEST(Train, RepeatsToTheBit) {
+  const TempFolder folder;
+  TrainConfig config = small_config(folder);
+  config.train.steps = 10;
+  config.parallel.ranks = 8;
+  config.parallel.grid = "startrail:2";
+  for (const char* precision : {"float32", "bfloat16"}) {
+    config.train.precision = precision;
+    const TrainingResult first = run_training(config), second = run_training(config);
+    EXPECT_EQ(first.losses, second.losses);
+    EXPECT_EQ(first.validation, second.validation);
+  }
+}
+
+TEST(Train, ResumesToTheBitAndOnOtherRanks) {
+  const TempFolder folder;
+  TrainConfig config = small_config(folder);
+  config.parallel.ranks = 4;
+  config.parallel.grid = "startrail:2";
+  config.train.batch = 2;
+  for (const char* precision : {"float32", "bfloat16"}) {
+    config.train.precision = precision;
+    config.train.steps = 20;
+    config.run.folder = folder.path(cat("straight-", precision));
+    const std::vector<double> straight = run_training(config, {}, true).losses;
+    config.run.folder = folder.path(cat("parts-", precision));
+    config.run.save_every = 10;
+    config.run.keep = 0;
+    std::vector<double> parts = run_training(config, {}, true, /*stop_after=*/10).losses;
+    ASSERT_EQ(parts.size(), 10u);
+    const fs::path checkpoint = find_checkpoint(config.run.folder);
+    for (double loss : run_training(config, checkpoint, true).losses) parts.push_back(loss);
+    EXPECT_EQ(parts, straight);
+    for (const auto& [ranks, data_parallel, grid] :
+         {std::tuple(1, 1, "ring"), std::tuple(8, 2, "ring"), std::tuple(2, 1, "ulysses")}) {
+      TrainConfig other = config;
+      other.parallel.ranks = ranks;
+      other.parallel.data_parallel = data_parallel;
+      other.parallel.grid = grid;
+      const std::vector<double> half = run_training(other, checkpoint).losses;
+      ASSERT_EQ(half.size(), 10u);
+      const double limit = precision == std::string("float32") ? 1e-4 : 1e-2;
+      for (size_t i = 0; i < half.size(); ++i) EXPECT_NEAR(half[i], straight[10 + i], limit * straight[10 + i]) << grid;
+    }
+  }
+}
+
+TEST(Train, KeepsTheNewestCheckpointsAndRefusesDamagedOnes) {
+  const TempFolder folder;
+  TrainConfig config = small_config(folder);
+  config.train.steps = 6;
+  config.run.save_every = 1;
+  config.run.keep = 2;
+  run_training(config, {}, true);
+  const fs::path checkpoints = fs::path(config.run.folder) / "checkpoints";
+  std::vector<std::string> names;
+  for (const auto& entry : fs::directory_iterator(checkpoints)) names.push_back(entry.path().filename());
+  std::sort(names.begin(), names.end());
+  EXPECT_EQ(names, (std::vector<std::string>{"latest", "step-00000005", "step-00000006"}));
+  EXPECT_EQ(fs::canonical(checkpoints / "latest"), fs::canonical(checkpoints / "step-00000006"));
+  verify_checkpoint(checkpoints / "latest");
+
+  for (const char* name : {"model.safetensors", "optimizer.safetensors", "config.json"}) {
+    const TempFolder copy;
+    fs::copy(checkpoints / "step-00000006", copy.path("step"));
+    const fs::path file = fs::path(copy.path("step")) / name;
+    std::fstream damaged(file, std::ios::in | std::ios::out | std::ios::binary);
+    damaged.seekp(static_cast<int64_t>(fs::file_size(file)) - 9);
+    damaged.put('\x55');
+    damaged.close();
+    EXPECT_NE(error_of([&] { verify_checkpoint(copy.path("step")); }).find(cat(name, " is damaged")),
+              std::string::npos);
+    fs::resize_file(file, fs::file_size(file) - 1);
+    EXPECT_NE(error_of([&] { verify_checkpoint(copy.path("step")); }).find("bytes and should have"), std::string::npos);
+    fs::remove(file);
+    EXPECT_NE(error_of([&] { verify_checkpoint(copy.path("step")); }).find("is missing"), std::string::npos);
+  }
+}
+
+TEST(Train, ActivationsGrowWithTheTokensAndNoFaster) {
+  const TempFolder folder;
+  TrainConfig config = small_config(folder, /*lines=*/8000);
+  config.train.steps = 2;
+  config.train.precision = "bfloat16";
+  const auto activations = [&](int64_t tokens) {
+    config.train.tokens = tokens;
+    const TrainingResult result = run_training(config);
+    return static_cast<double>(result.last.peak_bytes - result.static_bytes);
+  };
+  const double shorter = activations(2048), longer = activations(4096);
+  EXPECT_LT(longer, 2.1 * shorter);
+  EXPECT_GT(longer, 1.5 * shorter);
+}
+
+TEST(Train, KilledAtAnyMomentLeavesACheckpointThatLoads) { kill_and_resume(5, 1); }
+
+}  // namespace
+}  // namespace startrail

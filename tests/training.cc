@@ -1,0 +1,105 @@
+#include "tests/training.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <random>
+#include <thread>
+
+#include "startrail/train/weights.h"
+
+namespace startrail {
+
+namespace fs = std::filesystem;
+
+TrainConfig small_config(const TempFolder& folder, int lines, int files) {
+  std::mt19937 random(3);
+  for (int file = 0; file < files; ++file) {
+    std::string text;
+    for (int i = 0; i < lines; ++i)
+      text += cat("line ", i, " of file ", file, " says ", random() % 1000, random() % 3 ? " twice\n" : " once\n");
+    folder.write(cat("data/", file, ".txt"), text);
+  }
+  TrainConfig config;
+  config.model.dim = 64;
+  config.model.layers = 2;
+  config.model.heads = 4;
+  config.model.kv_heads = 2;
+  config.model.hidden = 160;
+  config.data.path = folder.path("data");
+  config.train.tokens = 256;
+  config.train.precision = "float32";
+  config.train.warmup = 5;
+  config.train.learning_rate = 3e-3;
+  config.parallel.threads = 2;
+  config.validate.every = 0;
+  config.validate.windows = 2;
+  config.run.folder = folder.path("run");
+  config.run.save_every = 0;
+  return config;
+}
+
+TrainingResult run_training(const TrainConfig& config, const fs::path& checkpoint, bool save, int stop_after) {
+  LlamaConfig model = model_config(config);
+  model.vocabulary = 256;
+  check_config(config, model);
+  int steps = 0;
+  Training training{config,
+                    [&] { return std::make_unique<Llama>(model); },
+                    std::make_shared<TokenSource>(open_data(corpus_options(config, 256)), source_options(config)),
+                    {},
+                    checkpoint,
+                    {},
+                    save,
+                    {}};
+  training.observer.stop = [&] { return ++steps == stop_after; };
+  return train(training);
+}
+
+void kill_and_resume(int times, unsigned seed) {
+  const TempFolder folder;
+  const TrainConfig config = small_config(folder);
+  const std::string run = folder.path("run");
+  std::mt19937 random(seed);
+  int64_t last = 0, kills = 0;
+  for (int attempt = 0; kills < times; ++attempt) {
+    ASSERT_LT(attempt, 20 * times) << "no kill ever hit a running command";
+    const pid_t child = fork();
+    if (child == 0) {
+      const int silent = open("/dev/null", O_WRONLY);
+      dup2(silent, STDOUT_FILENO);
+      dup2(silent, STDERR_FILENO);
+      if (has_checkpoint(run))
+        execl(STARTRAIL_COMMAND, "startrail", "train", "--resume", run.c_str(), nullptr);
+      else
+        execl(STARTRAIL_COMMAND, "startrail", "train", "--set", cat("data.path=", config.data.path).c_str(), "--set",
+              cat("run.folder=", run).c_str(), "--set", "train.steps=1000000", "--set", "train.tokens=64", "--set",
+              "model.layers=1", "--set", "run.save_every=1", "--set", "validate.every=0", "--set", "parallel.ranks=2",
+              "--set", "run.keep=2", nullptr);
+      _exit(127);
+    }
+    // Long enough to start, then any moment: steps and saves take a few milliseconds here.
+    std::this_thread::sleep_for(std::chrono::milliseconds(800 + random() % 1500));
+    ASSERT_EQ(waitpid(child, nullptr, WNOHANG), 0) << "the command ended by itself";
+    kill(child, SIGKILL);
+    int status = 0;
+    waitpid(child, &status, 0);
+    ASSERT_TRUE(WIFSIGNALED(status));
+    if (!has_checkpoint(run)) continue;  // killed before its first step
+    ++kills;
+    const fs::path checkpoint = find_checkpoint(run), latest = fs::path(run) / "checkpoints" / "latest";
+    const TrainingState state = read_state(checkpoint);
+    EXPECT_GE(state.step, last) << "a complete checkpoint was lost";
+    last = state.step;
+    verify_checkpoint(checkpoint);
+    load_model(checkpoint, at::kFloat);
+    if (fs::exists(fs::symlink_status(latest))) verify_checkpoint(latest);
+  }
+  EXPECT_GT(last, 0);
+}
+
+}  // namespace startrail

@@ -1,0 +1,20 @@
+// Small training runs, shared by the tests that need one.
+#pragma once
+
+#include "startrail/train/data/testing.h"
+#include "startrail/train/trainer.h"
+
+namespace startrail {
+
+// A model of 2 layers and dim 64 on 256 tokens of made-up text in a few files under `folder`, float32, one rank.
+TrainConfig small_config(const TempFolder& folder, int lines = 400, int files = 5);
+
+// Trains without writing anything unless `save`, on two threads. `stop_after` steps rank 0 asks for the end.
+TrainingResult run_training(const TrainConfig& config, const std::filesystem::path& checkpoint = {}, bool save = false,
+                            int stop_after = 0);
+
+// Starts the command again and again with a checkpoint after every step, kills it (SIGKILL) at a random moment `times`
+// times, and checks each time that the newest checkpoint loads and that none that was complete is lost.
+void kill_and_resume(int times, unsigned seed);
+
+}  // namespace startrail
