@@ -1,4 +1,4 @@
-// startrail plan: a grid's rings, steps and volumes, and the proof that its plans are right.
+// startrail plan: a grid's rings, steps, volumes and memory, and the proof that its plans are right.
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -13,6 +13,7 @@
 #include "startrail/base/threads.h"
 #include "startrail/plan/check.h"
 #include "startrail/plan/make.h"
+#include "startrail/plan/memory.h"
 #include "startrail/plan/text.h"
 
 namespace startrail::cli {
@@ -71,20 +72,34 @@ Busiest busiest(const Grid& grid, Pass pass, const Problem& problem) {
   return most;
 }
 
-void print_volumes(const Grid& grid, const Problem& problem, const std::optional<Cluster>& cluster) {
+// Ring Attention on as many ranks, in the same pass, or in the backward that is cheaper for it.
+struct Rival {
+  Grid ring;
+  Pass pass;
+};
+
+Rival rival_of(const Grid& grid, Pass pass, const Problem& problem) {
   const Grid ring{.ring = grid.ranks()};
+  return {ring, pass == Pass::forward ? pass : cheaper_backward(ring, problem)};
+}
+
+std::string ratio(int64_t bytes, int64_t ring_bytes) {
+  return ring_bytes > 0 ? fixed(static_cast<double>(bytes) / static_cast<double>(ring_bytes), 3) : "-";
+}
+
+void print_volumes(const Grid& grid, const Problem& problem, const std::optional<Cluster>& cluster) {
   std::vector<std::vector<std::string>> rows{
       {"sent by a rank", "p2p", "gather", "merge", "all_to_all", "total", "ring", "of ring's"}};
   if (cluster) rows[0].push_back("leaves its node");
   for (Pass pass : kPasses) {
     const Busiest most = busiest(grid, pass, problem);
-    const Pass ring_pass = pass == Pass::forward ? pass : cheaper_backward(ring, problem);
-    const int64_t ring_total = busiest(ring, ring_pass, problem).total;
+    const Rival rival = rival_of(grid, pass, problem);
+    const int64_t ring_total = busiest(rival.ring, rival.pass, problem).total;
     std::vector<std::string> cells{to_text(pass)};
     for (Traffic kind : kTraffic) cells.push_back(human_bytes(static_cast<double>(most.kinds[kind])));
     cells.push_back(human_bytes(static_cast<double>(most.total)));
     cells.push_back(human_bytes(static_cast<double>(ring_total)));
-    cells.push_back(ring_total > 0 ? fixed(static_cast<double>(most.total) / static_cast<double>(ring_total), 3) : "-");
+    cells.push_back(ratio(most.total, ring_total));
     if (cluster) {
       const Plan plan = make_plan(grid, pass);
       int64_t crossing = 0;
@@ -96,6 +111,17 @@ void print_volumes(const Grid& grid, const Problem& problem, const std::optional
   }
   std::cout << table(rows);
   std::cout << "  backward auto takes " << to_text(cheaper_backward(grid, problem)) << "\n";
+}
+
+void print_memory(const Grid& grid, const Problem& problem) {
+  std::vector<std::vector<std::string>> rows{{"held by a rank", "peak", "ring", "of ring's"}};
+  for (Pass pass : kPasses) {
+    const Rival rival = rival_of(grid, pass, problem);
+    const int64_t peak = peak_bytes(grid, pass, problem), ring_peak = peak_bytes(rival.ring, rival.pass, problem);
+    rows.push_back({to_text(pass), human_bytes(static_cast<double>(peak)), human_bytes(static_cast<double>(ring_peak)),
+                    ratio(peak, ring_peak)});
+  }
+  std::cout << table(rows) << "  blocks only: what the kernel makes for itself comes on top\n";
 }
 
 nlohmann::json volume_json(const Busiest& most) {
@@ -125,9 +151,10 @@ void show(const PlanFlags& flags) {
       nlohmann::json one = to_json(plan);
       if (flags.rank) one["ranks"] = nlohmann::json::array({one["ranks"][*flags.rank]});
       one["volume"] = volume_json(busiest(grid, pass, problem));
-      const Grid ring{.ring = grid.ranks()};
-      one["ring_volume"] =
-          volume_json(busiest(ring, pass == Pass::forward ? pass : cheaper_backward(ring, problem), problem));
+      const Rival rival = rival_of(grid, pass, problem);
+      one["ring_volume"] = volume_json(busiest(rival.ring, rival.pass, problem));
+      one["peak_bytes"] = peak_bytes(grid, pass, problem);
+      one["ring_peak_bytes"] = peak_bytes(rival.ring, rival.pass, problem);
       json["passes"].push_back(one);
     }
     std::cout << json.dump(2) << "\n";
@@ -145,6 +172,8 @@ void show(const PlanFlags& flags) {
             << flags.shape.tokens << " tokens, " << flags.shape.heads << " heads (" << flags.shape.kv_heads()
             << " key/value), dim " << flags.shape.dim << ", " << flags.shape.dtype << "\n";
   print_volumes(grid, problem, cluster);
+  std::cout << "\n";
+  print_memory(grid, problem);
   if (flags.check)
     std::cout
         << "\nproved for forward and both backwards: every pair of chunks meets once, every message is received,\n"
@@ -200,7 +229,8 @@ void check_all(int most, bool as_json) {
 
 void add_plan(CLI::App& app) {
   auto flags = std::make_shared<PlanFlags>();
-  CLI::App* command = app.add_subcommand("plan", "Show a grid's rings, steps and volumes; prove that they are right");
+  CLI::App* command =
+      app.add_subcommand("plan", "Show a grid's rings, steps, volumes and memory; prove that they are right");
   flags->shape.add_to(*command);
   command->add_option("--rank", flags->rank, "Whose steps to show (default: 0; JSON: all)");
   command->add_option("--ranks-per-node", flags->ranks_per_node,

@@ -60,17 +60,30 @@ TEST(Command, ShowsAndProvesPlans) {
   const Ended shown = run("plan --ranks 16 --grid startrail:2 --rank 3 --check --ranks-per-node 8");
   EXPECT_EQ(shown.code, 0) << shown.text;
   for (const char* part : {"4 concentric rings of 4", "0 -> 2 -> 4 -> 6 -> 0", "gather query 3 -> query 2,3 over 2,3",
-                           "proved", "0.534", "leaves its node"})
+                           "proved", "0.534", "leaves its node", "held by a rank"})
     EXPECT_NE(shown.text.find(part), std::string::npos) << part << " in\n" << shown.text;
   const Ended json = run("plan --ranks 8 --grid usp:2 --json");
   ASSERT_EQ(json.code, 0) << json.text;
   const auto parsed = nlohmann::json::parse(json.text);
   EXPECT_EQ(parsed["passes"].size(), 3u);
   EXPECT_EQ(parsed["passes"][0]["ranks"].size(), 8u);
+  for (const auto& pass : parsed["passes"])
+    for (const char* key : {"peak_bytes", "ring_peak_bytes"}) EXPECT_GT(pass[key], 0) << key;
   EXPECT_EQ(nlohmann::json::parse(run("plan --check --all 6 --json").text)["most_ranks"], 6);
   const Ended all = run("plan --check --all 12");
   EXPECT_EQ(all.code, 0) << all.text;
   EXPECT_NE(all.text.find("every grid of 1 to 12 ranks"), std::string::npos) << all.text;
+}
+
+TEST(Command, DerivesMemoryFromPlans) {
+  // The ring holds q and its own, the visiting and the arriving k and v; out and lse in float32.
+  const int64_t unit = 4096 / 16 * 8 * 64, stat = unit / 64 * 4;
+  const auto forward = nlohmann::json::parse(run("plan --grid ring --dtype bfloat16 --json").text)["passes"][0];
+  EXPECT_EQ(forward["peak_bytes"], unit * 2 * (1 + 3 * 2) + unit * 4 + stat);
+  EXPECT_EQ(forward["peak_bytes"], forward["ring_peak_bytes"]);
+  // A team holds its queries beside the own ones, twice the outputs, and blocks of two chunks of k and v.
+  const Ended team = run("plan --grid startrail:2 --dtype bfloat16");
+  EXPECT_NE(team.text.find("forward           4.47 MB  2.37 MB      1.889"), std::string::npos) << team.text;
 }
 
 TEST(Command, HelpsEverywhere) {

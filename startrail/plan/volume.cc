@@ -38,23 +38,27 @@ const Layout& layout_of(Data data, const Problem& problem) {
 
 // Bytes of `chunks` of one slice on the wire, partial results in their own type.
 int64_t wire_bytes(const Block& block, const std::vector<int>& chunks, const Plan& plan, const Problem& problem) {
-  const int value_bytes = is_partial(block.data) ? problem.partial_bytes : problem.element_bytes;
+  return block_bytes({block.data, chunks, block.slice}, plan, problem,
+                     is_partial(block.data) ? problem.partial_bytes : problem.element_bytes);
+}
+
+}  // namespace
+
+int64_t block_bytes(const Block& block, const Plan& plan, const Problem& problem, int value_bytes) {
   return problem.batch * heads_of(block.data, block.slice, plan.slices, problem) *
-         chunk_tokens(layout_of(block.data, problem), chunks) *
+         chunk_tokens(layout_of(block.data, problem), block.chunks) *
          head_token_bytes(block.data, plan.pass, problem, value_bytes);
 }
 
 // Finished results go back over the heads in the element type, and lse stays; gradients of copied key/value heads are
 // still to be summed, so they go as partials.
-int64_t all_to_all_bytes(Data data, int chunk, const Plan& plan, const Problem& problem) {
+int64_t traded_bytes(Data data, int chunk, const Plan& plan, const Problem& problem) {
   const bool copied = data == Data::keys_grad && problem.key_heads < plan.slices;
   const int value_bytes = copied ? problem.partial_bytes : problem.element_bytes;
   const int64_t values = problem.dim * value_bytes * (is_key_side(data) ? 2 : 1);
   return problem.batch * heads_of(data, 0, plan.slices, problem) * chunk_tokens(layout_of(data, problem), chunk) *
          values;
 }
-
-}  // namespace
 
 std::string to_text(Traffic kind) {
   switch (kind) {
@@ -94,7 +98,7 @@ void each_message(const Plan& plan, int rank, const Problem& problem,
         for (int peer : step.group) {
           if (peer == rank) continue;
           const bool to_heads = step.in.slice == kAllHeads;
-          send(Traffic::all_to_all, peer, all_to_all_bytes(step.in.data, to_heads ? rank : peer, plan, problem));
+          send(Traffic::all_to_all, peer, traded_bytes(step.in.data, to_heads ? rank : peer, plan, problem));
         }
         break;
       case Op::delta:

@@ -36,6 +36,13 @@ struct Volume {
   bool operator==(const Volume&) const = default;
 };
 
+// Bytes of a block whose values take `value_bytes` each; lse and delta take stat_bytes. `plan` says the pass and
+// slices.
+int64_t block_bytes(const Block& block, const Plan& plan, const Problem& problem, int value_bytes);
+
+// Bytes of `chunk` in one slice, as an all-to-all sends it: values only, in the type they travel in.
+int64_t traded_bytes(Data data, int chunk, const Plan& plan, const Problem& problem);
+
 struct Message {
   Traffic kind;
   int peer;  // who receives it

@@ -168,11 +168,12 @@ AttentionResult attention_forward(const at::Tensor& q, const at::Tensor& k, cons
   check_inputs(q, k, v, options, *group);
   const at::NoGradGuard no_grad;
   const int rank = group->rank();
-  const at::Tensor query = tokens_first(q), kv = at::cat({tokens_first(k), tokens_first(v)}, 1);
+  at::Tensor query = tokens_first(q), kv = at::cat({tokens_first(k), tokens_first(v)}, 1);
   const Job job = make_job(options, *group, Pass::forward, query, q.size(1), k.size(1));
   Executor executor(job, *group);
-  executor.put({Data::query, {rank}, kAllHeads}, {query});
-  executor.put({Data::keys, {rank}, kAllHeads}, {kv});
+  // Moved, so that with heads they are freed when they have been traded.
+  executor.put({Data::query, {rank}, kAllHeads}, {std::move(query)});
+  executor.put({Data::keys, {rank}, kAllHeads}, {std::move(kv)});
   for (Data data : {Data::query, Data::keys, Data::out}) executor.keep(own_block(data, options, *group));
   executor.run(make_steps(options.grid, Pass::forward, rank));
   const Tensors finished = executor.take(own_block(Data::out, options, *group));

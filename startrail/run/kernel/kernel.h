@@ -58,6 +58,16 @@ const Kernel& reference_kernel();
 // ATen's CPU flash attention per tile, computing in float32.
 const Kernel& aten_kernel();
 
+// Sizes of one call.
+struct CallSize {
+  int64_t batch = 1, heads = 1, key_heads = 1, queries = 0, keys = 0, dim = 64;
+  int element_bytes = 4;  // of q, k and v
+  bool backward = false;
+};
+// The most bytes that one call of aten_kernel() makes for itself, beside what it adds to; banded tiles need up to 4 MB
+// more for their mask. Reached when one tile is the whole block; a block cut into smaller tiles needs less.
+int64_t aten_scratch_bytes(const CallSize& size, int threads);
+
 // "auto": the fastest that fits. UserError when a named one does not fit or is not known.
 const Kernel& choose_kernel(std::string_view name, at::ScalarType type, at::Device device, int64_t dim);
 

@@ -1,12 +1,15 @@
 #include "startrail/run/kernel/kernel.h"
 
 #include <ATen/ATen.h>
+#include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <limits>
+#include <memory>
 
 #include "startrail/base/error.h"
+#include "startrail/run/memory.h"
 
 namespace startrail {
 namespace {
@@ -158,6 +161,41 @@ TEST(Merge, IsStableForAnyLse) {
     EXPECT_NEAR(merged(lse, lse).second, lse + std::log(2.0), std::abs(lse) * 1e-6 + 1e-6) << lse;
   }
   EXPECT_EQ(merged(1e4, -1e4), std::pair(1.0, 1e4));
+}
+
+TEST(AtenKernel, NeedsTheScratchItStates) {
+  const Band band(Mask{}, 800, 500);
+  for (int64_t batch : {1, 3})
+    for (int64_t queries : {100, 300, 800})
+      for (at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+        const int64_t heads = 4, key_heads = 2, keys = 500, dim = 32;
+        // Planes of blocks, as the executor lays them out.
+        const auto planes = [&](int64_t tokens, int64_t heads_of) {
+          return at::randn({tokens, 2, batch, heads_of, dim}).to(type);
+        };
+        const auto plane = [](const at::Tensor& t, int64_t i) { return t.select(1, i).permute({1, 2, 0, 3}); };
+        const auto zeros = [&](int64_t heads_of, int64_t tokens) { return at::zeros({batch, heads_of, tokens, dim}); };
+        const at::Tensor q = planes(queries, heads), kv = planes(keys, key_heads),
+                         row = at::zeros({batch, heads, queries});
+        const AttendInput input{plane(q, 0), plane(kv, 0), plane(kv, 1), {{0, queries}}, {{0, keys}}, &band, 1};
+        Running running{zeros(heads, queries), at::full({batch, heads, queries}, -kInfinity)};
+        Gradients gradients{zeros(heads, queries), zeros(key_heads, keys), zeros(key_heads, keys)};
+        for (bool backward : {false, true}) {
+          const auto account = std::make_shared<MemoryAccount>();
+          const MemoryScope scope(account);
+          if (backward)
+            aten_kernel().attend_backward({input, plane(q, 1), row, row}, gradients);
+          else
+            aten_kernel().attend(input, running);
+          const auto stated = static_cast<double>(aten_scratch_bytes(
+              {batch, heads, key_heads, queries, keys, dim, static_cast<int>(c10::elementSize(type)), backward},
+              at::get_num_threads()));
+          const double ratio = static_cast<double>(account->peak_bytes) / stated;
+          EXPECT_TRUE(ratio > 0.8 && ratio <= 1.001)
+              << "needs " << ratio << " of what it states: batch " << batch << ", " << queries << " queries, " << type
+              << (backward ? ", backward" : ", forward");
+        }
+      }
 }
 
 TEST(Kernel, IsChosenByNameTypeAndDevice) {
