@@ -226,6 +226,8 @@ TEST(Settings, RefusesWrongAssignments) {
     EXPECT_EQ(set_refusal(cat("train.batch=", value)), cat("--set train.batch = ", value, rule));
   EXPECT_EQ(set_refusal("seed=9223372036854775808"),
             "--set seed = 9223372036854775808 is not valid: it must be a whole number");
+  EXPECT_EQ(set_refusal("seed=9.223372036854775808e18"),
+            "--set seed = 9.223372036854775808e18 is not valid: it must be a whole number");
   EXPECT_EQ(set_refusal("train.compile=yes"), "--set train.compile = yes is not valid: it must be true or false");
   EXPECT_EQ(set_refusal("train.optimizer.kind=sgd"),
             "--set train.optimizer.kind = sgd is not valid: it must be one of adam, muon");
@@ -301,12 +303,13 @@ TEST(Settings, TomlReadsBackExactly) {
 TEST(Settings, HelpIsAlignedAndWrapped) {
   int64_t batch = 4;
   bool compile = true;
-  std::string kind = "adam", path = "/\u661f/a/long/path/to/results";
+  std::string kind = "adam", name = "\u661f\u8f68", path = "/\u661f/a/long/path/to/results";
   const Settings settings = {
       {"train.batch", &batch, "Sequences a rank takes at a step; the whole batch is this times the ranks.", {}, 1, 64},
       {"seed", &batch, "Where random numbers start."},
       {"train.path", &path, "Where results go."},
       {"train.kind", &kind, "The rule by which weights move.", {"adam", "muon"}},
+      {"train.name", &name, "What it is called."},
       {"train.compile", &compile, ""}};
   EXPECT_EQ(help_text(settings),
             "  seed           whole number  4             Where random numbers start.\n"
@@ -316,6 +319,7 @@ TEST(Settings, HelpIsAlignedAndWrapped) {
             "  train.path     text          \"/\u661f/a/long/path/to/results\"\n"
             "                                             Where results go.\n"
             "  train.kind     text          \"adam\"        The rule by which weights move. (one of adam, muon)\n"
+            "  train.name     text          \"\u661f\u8f68\"          What it is called.\n"
             "  train.compile  true/false    true\n");
 }
 

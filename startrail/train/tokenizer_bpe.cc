@@ -85,7 +85,7 @@ void check_id(std::string_view token, int64_t id) {
 }
 
 Bpe make_bpe(const json& model) {
-  // Old files do not name the type.
+  // Old files do not name the type. The unk_token is not needed: a byte without a token is an error.
   if (model.contains("type") && type_of(model) != "BPE")
     throw UserError(cat("model ", type_of(model), " is not supported: only BPE is"));
   refuse(model, "byte_fallback", {false}, "only false is, because byte-level BPE has all bytes");

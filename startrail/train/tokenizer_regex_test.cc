@@ -33,6 +33,7 @@ TEST(Regex, IsolatesMatches) {
   EXPECT_EQ(pieces("b+", "xyz"), "xyz");
   EXPECT_EQ(pieces("b+", ""), "");
   EXPECT_EQ(pieces("\\p{N}{1,3}", "a12345"), "a|[123]|[45]");
+  EXPECT_EQ(pieces("\\d+|\\D", "1\u0661a"), "[1\u0661]|[a]");
   EXPECT_EQ(pieces("(?i:'ll)|\\.", "we'LL."), "we|['LL]|[.]");
   EXPECT_EQ(pieces("[^\\r\\n\\p{L}]", "a-\n\u661f!"), "a|[-]|\n\u661f|[!]");
   EXPECT_EQ(pieces("\\{|\\x{661f}|[\\]a-c]+", "{x]b\u661f"), "[{]|x|[]b]|[\u661f]");

@@ -1,5 +1,6 @@
 #include "startrail/train/tokenizer_split.h"
 
+#include <cctype>
 #include <nlohmann/json.hpp>
 
 #include "startrail/base/error.h"
@@ -55,16 +56,6 @@ void add_cuts(const json& part, Cuts& cuts, bool& byte_level) {
   }
 }
 
-void cut_from(const Cuts& cuts, size_t step, std::string_view text,
-              const std::function<void(std::string_view)>& piece) {
-  if (step == cuts.size())
-    piece(text);
-  else if (cuts[step])
-    cuts[step]->split(text, [&](std::string_view part, bool) { cut_from(cuts, step + 1, part, piece); });
-  else
-    cut_from(cuts, step + 1, text.starts_with(' ') ? text : cat(" ", text), piece);
-}
-
 }  // namespace
 
 Cuts make_cuts(const json& pre_tokenizer) {
@@ -77,8 +68,13 @@ Cuts make_cuts(const json& pre_tokenizer) {
   return cuts;
 }
 
-void cut(const Cuts& cuts, std::string_view text, const std::function<void(std::string_view)>& piece) {
-  if (!text.empty()) cut_from(cuts, 0, text, piece);
+void cut(const Cuts& cuts, std::string_view text, const std::function<void(std::string_view)>& piece, size_t step) {
+  if (step == cuts.size())
+    piece(text);
+  else if (cuts[step])
+    cuts[step]->split(text, [&](std::string_view part, bool) { cut(cuts, part, piece, step + 1); });
+  else
+    cut(cuts, text.starts_with(' ') ? text : cat(" ", text), piece, step + 1);
 }
 
 bool needs_nfc(const json& normalizer) {

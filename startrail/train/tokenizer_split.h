@@ -18,8 +18,8 @@ using Cuts = std::vector<std::optional<Regex>>;
 // From the file's "pre_tokenizer". UserError for kinds that are not supported.
 Cuts make_cuts(const nlohmann::json& pre_tokenizer);
 
-// Calls `piece` with every piece in order; none is empty.
-void cut(const Cuts& cuts, std::string_view text, const std::function<void(std::string_view)>& piece);
+// Calls `piece` with every piece of a text that is not empty, in order, from the given step on; none is empty.
+void cut(const Cuts& cuts, std::string_view text, const std::function<void(std::string_view)>& piece, size_t step = 0);
 
 // From the file's "normalizer": whether it is NFC. UserError for kinds other than NFC and none.
 bool needs_nfc(const nlohmann::json& normalizer);

@@ -212,25 +212,31 @@ TEST(Tokenizer, TakesAddedTokensLongestFirst) {
 TEST(Tokenizer, AddedTokensTakeWhiteSpace) {
   json file = sample(), left = added(30, "<l>"), right = added(31, "<r>");
   left["lstrip"] = right["rstrip"] = true;
-  file["added_tokens"] = {left, right};
+  file["added_tokens"] = {left, right, added(32, "\t")};
+  file["model"]["vocab"]["\u0122"] = 33;  // byte 0x80, the end of many white spaces but none alone
   const Tokenizer tokenizer = load(file);
   EXPECT_EQ(tokenizer.encode("a \n\u3000<l> a"), (Tokens{0, 30, 16}));
   EXPECT_EQ(tokenizer.encode("a <r> \n\u3000a"), (Tokens{0, 3, 31, 0}));
   EXPECT_EQ(tokenizer.encode("<r> <l>"), (Tokens{31, 30}));
   EXPECT_EQ(tokenizer.encode("  <l>"), Tokens{30});
+  EXPECT_EQ(tokenizer.encode("<r> \t a"), (Tokens{31, 32, 16}));  // white space that is a token is not lost
+  EXPECT_EQ(tokenizer.encode("\x80<l>"), (Tokens{33, 30}));
 }
 
 TEST(Tokenizer, KeepsBytes) {
   json file = sample();
-  file["model"]["vocab"]["\u0122"] = 30;  // byte 0x80
-  file["model"]["vocab"]["\u0141"] = 31;  // byte 0x9f
-  file["model"]["vocab"]["\u00ff"] = 32;  // byte 0xff
+  const std::pair<std::string, char> letters[] = {
+      {"\u0100", '\0'},   {"\u0121", '\x7f'}, {"\u0122", '\x80'}, {"\u0142", '\xa0'}, {"\u00a1", '\xa1'},
+      {"\u00ac", '\xac'}, {"\u0143", '\xad'}, {"\u00ae", '\xae'}, {"\u00ff", '\xff'}, {"~", '~'}};
+  for (size_t i = 0; i < std::size(letters); ++i) file["model"]["vocab"][letters[i].first] = 30 + i;
   const Tokenizer tokenizer = load(file);
   EXPECT_EQ(tokenizer.encode("\u00e9"), Tokens{22});
   EXPECT_EQ(tokenizer.encode("a\xc3"), (Tokens{0, 9}));
   EXPECT_EQ(tokenizer.encode("\xa9\xc3\xa9"), (Tokens{10, 22}));
-  EXPECT_EQ(tokenizer.encode("\x80\x9f\xff a"), (Tokens{30, 31, 32, 16}));
-  for (const char* text : {"abc 's 123", "\u00e9\n", "a\xc3", "\xa9\xc3\x80\x9f\xc3\xa9\xff"})
+  EXPECT_EQ(tokenizer.encode("\x80\xad\xff a"), (Tokens{32, 36, 38, 16}));
+  for (int64_t i = 0; i < std::ssize(letters); ++i)
+    EXPECT_EQ(tokenizer.encode({&letters[i].second, 1}), Tokens{30 + i}) << letters[i].first;
+  for (const char* text : {"abc 's 123", "\u00e9\n", "a\xc3", "\xa9\xc3\x80\xad\xc3\xa9\xff"})
     EXPECT_EQ(tokenizer.decode(tokenizer.encode(text)), text);
   EXPECT_EQ(tokenizer.decode({9}), "\xc3");
   EXPECT_EQ(error_of([&] { tokenizer.encode("a\xfe"); }), "the vocabulary has no token for byte 254 of the text");
