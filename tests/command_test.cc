@@ -1,34 +1,17 @@
 // The command as users meet it: output, exit codes, and one clear sentence for every bad input.
 #include <gtest/gtest.h>
-#include <sys/wait.h>
-
-#include <array>
-#include <cstdio>
 #include <nlohmann/json.hpp>
 #include <string>
+
+#include "tests/command.h"
 
 namespace startrail {
 namespace {
 
-struct Ended {
-  int code;
-  std::string text;  // stdout and stderr
-};
-
-Ended run(const std::string& arguments) {
-  FILE* pipe = popen((std::string(STARTRAIL_COMMAND) + " " + arguments + " 2>&1").c_str(), "r");
-  if (!pipe) return {-1, "the command could not be started"};
-  std::string text;
-  std::array<char, 4096> buffer;
-  while (const size_t got = fread(buffer.data(), 1, buffer.size(), pipe)) text.append(buffer.data(), got);
-  const int status = pclose(pipe);
-  return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, text};
-}
-
 TEST(Command, AttendsAndReportsAsJson) {
-  const Ended ended =
-      run("attend --ranks 16 --grid startrail:2 --tokens 256 --heads 4 --kv-heads 4 --dim 16 --mask causal "
-          "--layout zigzag --dtype float32 --backward queries --threads 2 --repeat 1 --check --json");
+  const Ended ended = run_command(
+      "attend --ranks 16 --grid startrail:2 --tokens 256 --heads 4 --kv-heads 4 --dim 16 --mask causal "
+      "--layout zigzag --dtype float32 --backward queries --threads 2 --repeat 1 --check --json");
   ASSERT_EQ(ended.code, 0) << ended.text;
   const auto json = nlohmann::json::parse(ended.text);
   EXPECT_EQ(json["grid"], (nlohmann::json{{"heads", 1}, {"team", 2}, {"ring", 4}, {"stripe", 2}}));
@@ -49,28 +32,28 @@ TEST(Command, AttendsAndReportsAsJson) {
 TEST(Command, AttendsWithEveryKindOfMask) {
   for (const char* mask : {"--mask full --key-tokens 77 --layout contiguous", "--mask causal --documents 100,4,96",
                            "--window 50", "--mask full --window 3", "--prefix 20", "--padding 60"}) {
-    const Ended ended =
-        run(std::string("attend --ranks 6 --grid team=2 --tokens 200 --heads 2 --dim 8 --repeat 1 --check ") + mask);
+    const Ended ended = run_command(
+        std::string("attend --ranks 6 --grid team=2 --tokens 200 --heads 2 --dim 8 --repeat 1 --check ") + mask);
     EXPECT_EQ(ended.code, 0) << ended.text;
     EXPECT_NE(ended.text.find("passed"), std::string::npos) << ended.text;
   }
 }
 
 TEST(Command, ShowsAndProvesPlans) {
-  const Ended shown = run("plan --ranks 16 --grid startrail:2 --rank 3 --check --ranks-per-node 8");
+  const Ended shown = run_command("plan --ranks 16 --grid startrail:2 --rank 3 --check --ranks-per-node 8");
   EXPECT_EQ(shown.code, 0) << shown.text;
   for (const char* part : {"4 concentric rings of 4", "0 -> 2 -> 4 -> 6 -> 0", "gather query 3 -> query 2,3 over 2,3",
                            "proved", "0.534", "leaves its node", "held by a rank"})
     EXPECT_NE(shown.text.find(part), std::string::npos) << part << " in\n" << shown.text;
-  const Ended json = run("plan --ranks 8 --grid usp:2 --json");
+  const Ended json = run_command("plan --ranks 8 --grid usp:2 --json");
   ASSERT_EQ(json.code, 0) << json.text;
   const auto parsed = nlohmann::json::parse(json.text);
   EXPECT_EQ(parsed["passes"].size(), 3u);
   EXPECT_EQ(parsed["passes"][0]["ranks"].size(), 8u);
   for (const auto& pass : parsed["passes"])
     for (const char* key : {"peak_bytes", "ring_peak_bytes"}) EXPECT_GT(pass[key], 0) << key;
-  EXPECT_EQ(nlohmann::json::parse(run("plan --check --all 6 --json").text)["most_ranks"], 6);
-  const Ended all = run("plan --check --all 12");
+  EXPECT_EQ(nlohmann::json::parse(run_command("plan --check --all 6 --json").text)["most_ranks"], 6);
+  const Ended all = run_command("plan --check --all 12");
   EXPECT_EQ(all.code, 0) << all.text;
   EXPECT_NE(all.text.find("every grid of 1 to 12 ranks"), std::string::npos) << all.text;
 }
@@ -78,23 +61,24 @@ TEST(Command, ShowsAndProvesPlans) {
 TEST(Command, DerivesMemoryFromPlans) {
   // The ring holds q and its own, the visiting and the arriving k and v; out and lse in float32.
   const int64_t unit = 4096 / 16 * 8 * 64, stat = unit / 64 * 4;
-  const auto forward = nlohmann::json::parse(run("plan --grid ring --dtype bfloat16 --json").text)["passes"][0];
+  const auto forward = nlohmann::json::parse(run_command("plan --grid ring --dtype bfloat16 --json").text)["passes"][0];
   EXPECT_EQ(forward["peak_bytes"], unit * 2 * (1 + 3 * 2) + unit * 4 + stat);
   EXPECT_EQ(forward["peak_bytes"], forward["ring_peak_bytes"]);
   // A team holds its queries beside the own ones, twice the outputs, and blocks of two chunks of k and v.
-  const Ended team = run("plan --grid startrail:2 --dtype bfloat16");
+  const Ended team = run_command("plan --grid startrail:2 --dtype bfloat16");
   EXPECT_NE(team.text.find("forward           4.47 MB  2.37 MB      1.889"), std::string::npos) << team.text;
 }
 
 TEST(Command, HelpsEverywhere) {
-  for (const char* arguments : {"", "--help", "attend --help", "plan --help", "doctor --help"}) {
-    const Ended ended = run(arguments);
+  for (const char* arguments : {"", "--help", "attend --help", "plan --help", "doctor --help", "train --help",
+                                "sample --help", "evaluate --help", "export --help"}) {
+    const Ended ended = run_command(arguments);
     EXPECT_EQ(ended.code, 0) << arguments;
     EXPECT_NE(ended.text.find("startrail "), std::string::npos) << ended.text;
   }
-  EXPECT_NE(run("attend --help").text.find("Examples:"), std::string::npos);
-  EXPECT_NE(run("--version").text.find("startrail "), std::string::npos);
-  const Ended doctor = run("doctor --json");
+  EXPECT_NE(run_command("attend --help").text.find("Examples:"), std::string::npos);
+  EXPECT_NE(run_command("--version").text.find("startrail "), std::string::npos);
+  const Ended doctor = run_command("doctor --json");
   EXPECT_EQ(nlohmann::json::parse(doctor.text)["torch"].get<std::string>().substr(0, 2), "2.");
 }
 
@@ -145,7 +129,7 @@ TEST(Command, AnswersEveryBadInputWithOneSentenceAndExit2) {
       {"dance", "dance"},
   };
   for (const auto& [arguments, expected] : cases) {
-    const Ended ended = run(arguments);
+    const Ended ended = run_command(arguments);
     EXPECT_EQ(ended.code, 2) << arguments << "\n" << ended.text;
     EXPECT_NE(ended.text.find(expected), std::string::npos) << arguments << "\n" << ended.text;
     EXPECT_EQ(std::count(ended.text.begin(), ended.text.end(), '\n'), 1) << arguments << "\n" << ended.text;

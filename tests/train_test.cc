@@ -12,6 +12,7 @@
 
 #include "startrail/base/testing.h"
 #include "startrail/train/data/testing.h"
+#include "startrail/train/estimate.h"
 #include "startrail/train/trainer.h"
 #include "startrail/train/weights.h"
 #include "tests/training.h"
@@ -168,6 +169,33 @@ TEST(Train, ActivationsGrowWithTheTokensAndNoFaster) {
   const double shorter = activations(2048), longer = activations(4096);
   EXPECT_LT(longer, 2.1 * shorter);
   EXPECT_GT(longer, 1.5 * shorter);
+}
+
+TEST(Train, NeedsAboutTheMemoryThatWasEstimated) {
+  const TempFolder folder;
+  TrainConfig config = small_config(folder, /*lines=*/8000);
+  config.train.steps = 2;
+  for (const auto& [tokens, ranks, grid, precision, recompute] :
+       {std::tuple(2048, 1, "ring", "float32", true), std::tuple(2048, 1, "ring", "bfloat16", true),
+        std::tuple(2048, 1, "ring", "float32", false), std::tuple(8192, 8, "ring", "bfloat16", true),
+        std::tuple(8192, 8, "startrail:2", "float32", true), std::tuple(8192, 4, "ulysses", "bfloat16", true)}) {
+    config.train.tokens = tokens;
+    config.train.precision = precision;
+    config.train.recompute = recompute;
+    config.parallel.ranks = ranks;
+    config.parallel.grid = grid;
+    LlamaConfig model = model_config(config);
+    const Estimate e = estimate(config, model);
+    const TrainingResult result = run_training(config);
+    const double measured = static_cast<double>(result.last.peak_bytes);
+    const std::string what =
+        cat(tokens, " tokens, ", ranks, " ranks, ", grid, " ", precision, recompute ? "" : ", all saved", ": measured ",
+            human_bytes(measured), " (static ", human_bytes(result.static_bytes), ")");
+    EXPECT_LT(measured, 1.25 * static_cast<double>(e.rank_bytes())) << what;
+    EXPECT_GT(measured, 0.6 * static_cast<double>(e.rank_bytes())) << what;
+    EXPECT_EQ(result.last.attention.total(), e.attention_bytes) << what;
+    EXPECT_NEAR(static_cast<double>(result.last.weight_bytes), static_cast<double>(e.weight_bytes), 1000.0) << what;
+  }
 }
 
 TEST(Train, KilledAtAnyMomentLeavesACheckpointThatLoads) { kill_and_resume(5, 1); }

@@ -7,12 +7,6 @@
 #include "startrail/run/kernel/kernel.h"
 
 namespace startrail {
-namespace {
-
-constexpr double kMost = 1e15;
-
-}  // namespace
-
 Settings settings_of(TrainConfig& c) {
   return {
       {"model.preset", &c.model.preset, "The shape to start from.", llama_presets()},
@@ -22,12 +16,12 @@ Settings settings_of(TrainConfig& c) {
        {},
        0,
        kMost},
-      {"model.dim", &c.model.dim, "Width of the residual stream. 0 here and below: the preset's.", {}, 0, kMost},
-      {"model.layers", &c.model.layers, "Transformer blocks.", {}, 0, kMost},
-      {"model.heads", &c.model.heads, "Query heads.", {}, 0, kMost},
-      {"model.kv_heads", &c.model.kv_heads, "Key/value heads; must divide heads.", {}, 0, kMost},
-      {"model.head_dim", &c.model.head_dim, "Width of a head. 0: dim / heads.", {}, 0, kMost},
-      {"model.hidden", &c.model.hidden, "Width of the SwiGLU.", {}, 0, kMost},
+      {"model.dim", &c.model.dim, "Width of the residual stream. 0 here and below: the preset's.", {}, 0},
+      {"model.layers", &c.model.layers, "Transformer blocks.", {}, 0},
+      {"model.heads", &c.model.heads, "Query heads.", {}, 0},
+      {"model.kv_heads", &c.model.kv_heads, "Key/value heads; must divide heads.", {}, 0},
+      {"model.head_dim", &c.model.head_dim, "Width of a head. 0: dim / heads.", {}, 0},
+      {"model.hidden", &c.model.hidden, "Width of the SwiGLU.", {}, 0},
       {"model.tied", &c.model.tied, "Whether the head shares the embedding's weights.", {"preset", "true", "false"}},
       {"model.norm_eps", &c.model.norm_eps, "Added to the mean square in RMSNorm.", {}, 0, 1},
       {"model.rope_theta", &c.model.rope_theta, "Base of the rotary positions' wavelengths.", {}, 1, 1e12},
@@ -94,7 +88,7 @@ Settings settings_of(TrainConfig& c) {
        {}},
       {"data.allow_changed", &c.data.allow_changed, "Go on when the data is not what it was at the checkpoint.", {}},
 
-      {"train.tokens", &c.train.tokens, "Length of a sequence.", {}, 1, kMost},
+      {"train.tokens", &c.train.tokens, "Length of a sequence.", {}, 1},
       {"train.batch",
        &c.train.batch,
        "Sequences per step over all ranks; each group of ranks takes its share one after the other (gradient "
@@ -102,7 +96,7 @@ Settings settings_of(TrainConfig& c) {
        {},
        1,
        kMost},
-      {"train.steps", &c.train.steps, "Steps in all.", {}, 1, kMost},
+      {"train.steps", &c.train.steps, "Steps in all.", {}, 1},
       {"train.precision",
        &c.train.precision,
        "What is computed in; weights are kept in float32 in any case.",
@@ -111,14 +105,14 @@ Settings settings_of(TrainConfig& c) {
        &c.train.recompute,
        "Keep only a block's input and attention's result, and recompute the rest in the backward pass. Less memory.",
        {}},
-      {"train.seed", &c.train.seed, "Of the first weights and of the order of the data.", {}, 0, kMost},
+      {"train.seed", &c.train.seed, "Of the first weights and of the order of the data.", {}, 0},
       {"train.learning_rate", &c.train.learning_rate, "The highest.", {}, 0, 1e3},
       {"train.schedule",
        &c.train.schedule,
        "How the learning rate falls after the warm-up.",
        {"cosine", "linear", "constant"}},
       {"train.floor", &c.train.floor, "Where it ends, as a share of learning_rate.", {}, 0, 1},
-      {"train.warmup", &c.train.warmup, "Steps in which it rises from 0.", {}, 0, kMost},
+      {"train.warmup", &c.train.warmup, "Steps in which it rises from 0.", {}, 0},
       {"train.weight_decay", &c.train.weight_decay, "AdamW's, on matrices only.", {}, 0, 1e3},
       {"train.beta1", &c.train.beta1, "AdamW's mean of gradients.", {}, 0, 0.99999},
       {"train.beta2", &c.train.beta2, "AdamW's mean of their squares.", {}, 0, 0.9999999},
@@ -151,12 +145,12 @@ Settings settings_of(TrainConfig& c) {
        0,
        4096},
 
-      {"validate.every", &c.validate.every, "Steps between validations; 0: only at the end.", {}, 0, kMost},
-      {"validate.windows", &c.validate.windows, "Validation sequences used; 0: all.", {}, 0, kMost},
+      {"validate.every", &c.validate.every, "Steps between validations; 0: only at the end.", {}, 0},
+      {"validate.windows", &c.validate.windows, "Validation sequences used; 0: all.", {}, 0},
 
       {"run.folder", &c.run.folder, "Where checkpoints, metrics.jsonl and config.toml go.", {}},
-      {"run.save_every", &c.run.save_every, "Steps between checkpoints; 0: only at the end.", {}, 0, kMost},
-      {"run.keep", &c.run.keep, "Newest checkpoints kept; 0: all.", {}, 0, kMost},
+      {"run.save_every", &c.run.save_every, "Steps between checkpoints; 0: only at the end.", {}, 0},
+      {"run.keep", &c.run.keep, "Newest checkpoints kept; 0: all.", {}, 0},
   };
 }
 

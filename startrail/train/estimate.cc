@@ -4,7 +4,8 @@
 #include <fstream>
 
 #include "startrail/base/error.h"
-#include "startrail/plan/make.h"
+#include "startrail/plan/memory.h"
+#include "startrail/run/kernel/kernel.h"
 #include "startrail/train/model/llama.h"
 
 namespace startrail {
@@ -30,6 +31,37 @@ int64_t attention_volume(const AttentionOptions& options, const Problem& problem
   return most;
 }
 
+// Of one block on one rank, in bytes.
+struct Activations {
+  int64_t row, out, lse;  // the residual stream, and attention's results
+  int64_t before, after;  // what the parts before and after attention hold in the backward pass
+  int64_t all;            // what both save when nothing is recomputed
+};
+
+Activations activations(const LlamaConfig& model, int64_t own, int64_t element) {
+  const int64_t queries = model.heads * model.head_dim, keys = model.key_heads * model.head_dim;
+  Activations a{own * model.dim * element, own * queries * element, own * model.heads * 4, 0, 0, 0};
+  const int64_t wide_row = own * model.dim * 4;
+  // Counted from what autograd saves (ops.cc) and the widest moment beside it.
+  a.before = 3 * a.row + 2 * own * (queries + 2 * keys) * element;
+  a.after = 3 * a.row + 2 * a.out + 3 * wide_row + own * model.hidden * (element < 4 ? 4 * element + 8 : 5 * 4);
+  a.all = 4 * a.row + 2 * a.out + own * 2 * keys * element + 3 * own * model.hidden * element + a.lse;
+  return a;
+}
+
+// Blocks, and what the kernel makes for itself.
+int64_t attention_memory(const Grid& grid, Pass pass, const Problem& problem, int64_t own, int threads) {
+  CallSize call;
+  call.heads = problem.heads / grid.heads;
+  call.key_heads = key_heads_of_slice(problem.key_heads, grid.heads);
+  call.queries = own * grid.heads * grid.team;
+  call.keys = own * grid.heads * grid.stripe;
+  call.dim = problem.dim;
+  call.element_bytes = problem.element_bytes;
+  call.backward = pass != Pass::forward;
+  return peak_bytes(grid, pass, problem) + aten_scratch_bytes(call, std::max(1, threads / grid.ranks()));
+}
+
 }  // namespace
 
 Estimate estimate(const TrainConfig& config, const LlamaConfig& model) {
@@ -44,33 +76,26 @@ Estimate estimate(const TrainConfig& config, const LlamaConfig& model) {
   e.gradients = e.parameters * (narrow ? 4 + element : 4);
   e.optimizer = shard * (narrow ? 12 : 8) + (ranks > 1 ? 2 * shard * 4 : 0);
 
-  int64_t own = 0;  // tokens of the rank with most
-  for (int rank = 0; rank < sequence; ++rank)
-    own = std::max(own, chunk_tokens({options.layout, options.tokens, sequence}, rank));
-  const int64_t queries = model.heads * model.head_dim, keys = model.key_heads * model.head_dim;
-  const int64_t row = own * model.dim * element, out = own * queries * element, lse = own * model.heads * 4;
-  // A block's activations: autograd's copies of them, and the widest moment of the SwiGLU's backward.
-  const int64_t first = 4 * row + 3 * own * (queries + 2 * keys) * element + own * (queries + keys) * 4;
-  const int64_t second =
-      6 * row + 2 * out + own * model.dim * 8 + own * model.hidden * (5 * element + (narrow ? 8 : 0));
   const Problem problem = make_problem(options, sequence, 1, static_cast<int>(model.heads),
                                        static_cast<int>(model.key_heads), model.head_dim, compute_type(config));
-  const int64_t block = own * (queries + 2 * keys);
-  const auto& grid = options.grid;
-  const int64_t attention = block * element + own * grid.team * queries * (2 * element + 3 * 4) +
-                            4 * own * grid.stripe * 2 * keys * (element + 4);
-  const int64_t heads_copy = grid.heads > 1 ? out : 0;
-  e.saved = model.layers * (config.train.recompute ? row + out + heads_copy + lse : first + second);
-  const int64_t head =
-      3 * row + loss_chunk(model.vocabulary) * model.vocabulary * 12 + model.vocabulary * model.dim * (4 + element);
-  e.working = std::max({config.train.recompute ? std::max(second, first + attention) : attention, head});
+  int64_t own = 0;  // tokens of the rank with most
+  for (int rank = 0; rank < sequence; ++rank) own = std::max(own, chunk_tokens(problem.queries, rank));
+  const Activations a = activations(model, own, element);
+  const bool traded = options.grid.heads > 1;  // out is kept in two layouts then
+  e.saved = model.layers * (config.train.recompute ? a.row + a.out * (traded ? 2 : 1) + a.lse : a.all);
+  const int64_t head = 4 * a.row + std::min(own, loss_chunk(model.vocabulary)) * model.vocabulary * (narrow ? 14 : 12) +
+                       model.vocabulary * model.dim * (narrow ? 10 : 8);
+  const int64_t forward = attention_memory(options.grid, Pass::forward, problem, own, thread_count(config));
+  const int64_t backward =
+      attention_memory(options.grid, backward_pass(options, problem), problem, own, thread_count(config));
+  const int64_t before = config.train.recompute ? a.before : 0;
+  e.working = std::max({before + backward, a.before + forward, config.train.recompute ? a.after : 0, head});
 
-  Problem ring_problem = problem;
   AttentionOptions ring = options;
   ring.grid = Grid{.ring = sequence};
   const int64_t attentions = model.layers * (config.train.batch / config.parallel.data_parallel);
   e.attention_bytes = attentions * attention_volume(options, problem, config.train.recompute);
-  e.ring_attention_bytes = attentions * attention_volume(ring, ring_problem, config.train.recompute);
+  e.ring_attention_bytes = attentions * attention_volume(ring, problem, config.train.recompute);
   if (ranks > 1) e.weight_bytes = (e.parameters - shard) * 4 + (ranks - 1) * shard * element;
   return e;
 }

@@ -1,0 +1,227 @@
+// Training as users meet it: what it prints, writes and refuses, and how it stops.
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "startrail/train/checkpoint.h"
+#include "startrail/train/settings.h"
+#include "tests/command.h"
+#include "tests/training.h"
+
+namespace startrail {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+// A small model on made-up text, in a folder of its own.
+class TrainCommand : public testing::Test {
+ protected:
+  TrainCommand() {
+    small_config(folder_);
+    folder_.write("config.toml", cat("[model]\ndim = 64\nlayers = 1\nheads = 4\nhidden = 96\n[data]\npath = \"",
+                                     folder_.path("data"), "\"\n[train]\ntokens = 128\nsteps = 6\n[run]\nfolder = \"",
+                                     run_folder(), "\"\n[validate]\nwindows = 2\n"));
+  }
+  std::string run_folder() const { return folder_.path("run"); }
+  std::string train(const std::string& more = "") const {
+    return cat("train ", folder_.path("config.toml"), " ", more);
+  }
+
+  TempFolder folder_;
+};
+
+void expect_parts(const Ended& ended, int code, const std::vector<std::string>& parts) {
+  EXPECT_EQ(ended.code, code) << ended.text;
+  for (const std::string& part : parts)
+    EXPECT_NE(ended.text.find(part), std::string::npos) << part << " in\n" << ended.text;
+}
+
+TEST_F(TrainCommand, ShowsProgressSummaryAndWritesTheRun) {
+  const Ended ended = run_command(train("--set parallel.ranks=4 --profile " + folder_.path("trace.json")));
+  expect_parts(
+      ended, 0,
+      {"parameters: 1 layers, dim 64", "4 on", "startrail:2", "step 6/6  loss", "val ", "tok/s", "waiting", "ETA",
+       "done:", "validation loss", "best unigram model", "trigram", "ring would have sent", "checkpoint", "sample"});
+  std::ifstream metrics(fs::path(run_folder()) / "metrics.jsonl");
+  int64_t lines = 0;
+  for (std::string line; std::getline(metrics, line);) {
+    const json step = json::parse(line);
+    EXPECT_EQ(step["step"], ++lines);
+    for (const char* key :
+         {"loss", "gradient_norm", "learning_rate", "tokens_per_second", "peak_bytes", "attention_bytes"})
+      EXPECT_GT(step[key], 0) << key;
+  }
+  EXPECT_EQ(lines, 6);
+  // The resolved configuration reads back as the run had it.
+  TrainConfig config;
+  read_toml(settings_of(config), fs::path(run_folder()) / "config.toml");
+  EXPECT_EQ(config.parallel.ranks, 4);
+  EXPECT_EQ(config.train.tokens, 128);
+  // The trace has work and transfers of every rank.
+  std::ifstream file(folder_.path("trace.json"));
+  std::map<int, std::set<std::string>> work;
+  std::map<int, int> transfers;
+  const json trace = json::parse(file);
+  for (const json& event : trace["traceEvents"]) {
+    if (event["ph"] == "X") work[event["pid"]].insert(event["name"]);
+    if (event["ph"] == "b") ++transfers[event["pid"]];
+  }
+  for (int rank = 0; rank < 4; ++rank) {
+    for (const char* name : {"forward", "backward", "optimizer", "attend", "gather", "merge"})
+      EXPECT_TRUE(work[rank].contains(name)) << rank << name;
+    EXPECT_GT(transfers[rank], 10);
+  }
+
+  expect_parts(run_command(train()), 2, {"already holds a run", "--resume"});
+  expect_parts(run_command("train --resume " + run_folder()), 2, {"at step 6", "train.steps"});
+  expect_parts(run_command(cat("train --resume ", run_folder(), " --set train.steps=8 --set parallel.ranks=2")), 0,
+               {"from step 6", "step 8/8"});
+  folder_.write("data/0.txt", "other text\n");
+  expect_parts(run_command(cat("train --resume ", run_folder(), " --set train.steps=9")), 2, {"is not what it was"});
+  expect_parts(run_command(cat("train --resume ", run_folder(), " --set train.steps=9 --set data.allow_changed=true")),
+               0, {"step 9/9"});
+}
+
+TEST_F(TrainCommand, SamplesEvaluatesAndExports) {
+  ASSERT_EQ(run_command(train()).code, 0);
+  const std::string sample = cat("sample --checkpoint ", run_folder(), " --prompt 'line ' --tokens 40 ");
+  const Ended one = run_command(sample + "--seed 1"), again = run_command(sample + "--seed 1"),
+              other = run_command(sample + "--seed 2");
+  EXPECT_EQ(one.code, 0) << one.text;
+  EXPECT_EQ(one.text, again.text);
+  EXPECT_NE(one.text, other.text);
+  EXPECT_TRUE(one.text.starts_with("line "));
+  EXPECT_EQ(one.text.size(), 5u + 40 + 1);
+  EXPECT_EQ(run_command(sample + "--temperature 0").text, run_command(sample + "--top-k 1 --seed 9").text);
+  expect_parts(run_command(sample + "--top-p 0"), 2, {"top-p 0"});
+  expect_parts(run_command("sample --checkpoint " + folder_.path("data")), 2, {"no complete checkpoint"});
+
+  const Ended evaluated = run_command(cat("evaluate --checkpoint ", run_folder(), " --buckets 4 --json"));
+  ASSERT_EQ(evaluated.code, 0) << evaluated.text;
+  const json result = json::parse(evaluated.text);
+  ASSERT_EQ(result["by_position"].size(), 4u);
+  double mean = 0;
+  for (double loss : result["by_position"]) mean += loss / 4;
+  EXPECT_NEAR(mean, result["loss"].get<double>(), 1e-3);
+
+  const std::string out = folder_.path("exported");
+  expect_parts(run_command(cat("export --checkpoint ", run_folder(), " --out ", out, " --dtype bfloat16")), 0,
+               {"LlamaForCausalLM"});
+  expect_parts(run_command(cat("export --checkpoint ", run_folder(), " --out ", out)), 2, {"not empty"});
+  expect_parts(run_command(cat("sample --checkpoint ", out, " --prompt 'line '")), 0, {"line "});
+  expect_parts(run_command(train(cat("--from ", out, " --set run.folder=", folder_.path("second"), " --json"))), 0,
+               {"\"losses\""});
+}
+
+TEST_F(TrainCommand, DryRunsAndRefusesWhatDoesNotFit) {
+  const Ended dry = run_command(train("--set parallel.ranks=8 --dry-run"));
+  expect_parts(dry, 0, {"memory", "a rank", "a step", "ring:", "nothing was trained"});
+  EXPECT_FALSE(fs::exists(run_folder()));
+  const json numbers = json::parse(run_command(train("--set parallel.ranks=8 --dry-run --json")).text);
+  EXPECT_GT(numbers["memory_bytes"]["rank"], 0);
+  EXPECT_LT(numbers["step_bytes"]["attention"], numbers["step_bytes"]["ring_attention"]);
+  // 40 GB of a sparse token file cost nothing to open, but a sequence of all of it does not fit.
+  const std::string big = folder_.write("big.bin", "");
+  fs::resize_file(big, int64_t{40} << 30);
+  expect_parts(run_command(train(cat("--set data.path=", big, " --set train.tokens=10000000000 --dry-run"))), 2,
+               {"this run needs about", "train.tokens=", "would fit"});
+}
+
+TEST_F(TrainCommand, ExplainsEverySetting) {
+  TrainConfig config;
+  const Ended ended = run_command("train --help-config");
+  EXPECT_EQ(ended.code, 0);
+  for (const Setting& setting : settings_of(config)) {
+    const std::string key = setting.name.substr(setting.name.find('.') + 1);
+    EXPECT_NE(ended.text.find(key), std::string::npos) << setting.name;
+  }
+}
+
+TEST_F(TrainCommand, SaysWhatIsWrong) {
+  const auto error = [&](const std::string& more) { return run_command(train(more)); };
+  expect_parts(error("--set train.tokns=5"), 2, {"train.tokns", "train.tokens"});
+  expect_parts(error("--set train.tokens=many"), 2, {"train.tokens", "many"});
+  expect_parts(error("--set train.schedule=square"), 2, {"cosine, linear, constant"});
+  expect_parts(error("--set parallel.grid=startrail:3 --set parallel.ranks=8"), 2, {"startrail:3"});
+  expect_parts(error("--set parallel.ranks=8 --set parallel.grid=ulysses"), 2, {"heads"});
+  expect_parts(error("--set parallel.ranks=4 --set parallel.data_parallel=2"), 2, {"train.batch"});
+  expect_parts(error("--set data.path=/no/such"), 2, {"/no/such"});
+  expect_parts(error("--set train.tokens=100000000"), 2, {"set train.tokens to"});
+  expect_parts(error("--from " + folder_.path("data")), 2, {"config.json"});
+  expect_parts(error("--resume " + folder_.path("data")), 2, {"leave out the config file"});
+  folder_.write("bad.toml", "[train]\nsteps = \"ten\"\n");
+  expect_parts(run_command("train " + folder_.path("bad.toml")), 2, {"bad.toml", "train.steps"});
+  expect_parts(run_command("train"), 2, {"data.path"});
+  // A token beyond the vocabulary is found when it is read.
+  folder_.write("t.bin", token_bytes(std::vector<uint16_t>(300, 999)));
+  expect_parts(error("--set data.path=" + folder_.path("t.bin")), 2, {"999", "t.bin"});
+  EXPECT_FALSE(has_checkpoint(run_folder()));
+}
+
+// A run of very many steps in the background.
+pid_t start(const std::string& config, const std::string& output) {
+  const pid_t child = fork();
+  if (child != 0) return child;
+  const int out = open(output.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0644);
+  dup2(out, STDOUT_FILENO);
+  dup2(out, STDERR_FILENO);
+  execl(STARTRAIL_COMMAND, "startrail", "train", config.c_str(), "--set", "train.steps=100000000", nullptr);
+  _exit(127);
+}
+
+void wait_for_steps(const fs::path& metrics) {
+  for (int i = 0; i < 600 && (!fs::exists(metrics) || fs::file_size(metrics) < 100); ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  ASSERT_TRUE(fs::exists(metrics)) << "no step in half a minute";
+}
+
+TEST_F(TrainCommand, SavesAndStopsWhenInterrupted) {
+  const pid_t child = start(folder_.path("config.toml"), folder_.path("output"));
+  wait_for_steps(fs::path(run_folder()) / "metrics.jsonl");
+  kill(child, SIGINT);
+  int status = 0;
+  waitpid(child, &status, 0);
+  ASSERT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 0);
+  std::ifstream output(folder_.path("output"));
+  const std::string text(std::istreambuf_iterator<char>(output), {});
+  for (const char* part : {"stopping after this step", "stopped at step", "--resume"})
+    EXPECT_NE(text.find(part), std::string::npos) << text;
+  const fs::path checkpoint = find_checkpoint(run_folder());
+  verify_checkpoint(checkpoint);
+  const int64_t step = read_state(checkpoint).step;
+  EXPECT_GT(step, 0);
+  expect_parts(run_command(cat("train --resume ", run_folder(), " --set train.steps=", step + 2)), 0, {"from step"});
+}
+
+TEST_F(TrainCommand, StopsAtOnceWhenInterruptedTwice) {
+  // A step of this takes far longer than the time allowed.
+  folder_.write("slow.toml",
+                cat("[model]\ndim = 512\nlayers = 8\nheads = 8\nhidden = 2048\n[data]\npath = \"", folder_.path("data"),
+                    "\"\n[train]\ntokens = 8000\n[run]\nfolder = \"", run_folder(), "\"\n"));
+  const pid_t child = start(folder_.path("slow.toml"), folder_.path("output"));
+  const fs::path written = fs::path(run_folder()) / "metrics.jsonl";  // made before the first step
+  for (int i = 0; i < 600 && !fs::exists(written); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  kill(child, SIGINT);
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  ASSERT_EQ(waitpid(child, nullptr, WNOHANG), 0);  // still in its step
+  const auto before = std::chrono::steady_clock::now();
+  kill(child, SIGINT);
+  int status = 0;
+  waitpid(child, &status, 0);
+  EXPECT_LT(std::chrono::steady_clock::now() - before, std::chrono::seconds(2));
+  EXPECT_EQ(WEXITSTATUS(status), 130);
+  EXPECT_FALSE(has_checkpoint(run_folder()));
+}
+
+}  // namespace
+}  // namespace startrail
