@@ -10,12 +10,7 @@ namespace startrail {
 Settings settings_of(TrainConfig& c) {
   return {
       {"model.preset", &c.model.preset, "The shape to start from.", llama_presets()},
-      {"model.vocabulary",
-       &c.model.vocabulary,
-       "Token ids there are. 0: 256 for bytes, else the preset's.",
-       {},
-       0,
-       kMost},
+      {"model.vocabulary", &c.model.vocabulary, "Token ids there are. 0: 256 for bytes, else the preset's.", {}, 0},
       {"model.dim", &c.model.dim, "Width of the residual stream. 0 here and below: the preset's.", {}, 0},
       {"model.layers", &c.model.layers, "Transformer blocks.", {}, 0},
       {"model.heads", &c.model.heads, "Query heads.", {}, 0},
@@ -34,8 +29,7 @@ Settings settings_of(TrainConfig& c) {
        &c.model.rope_original_tokens,
        "Context length before stretching (llama3, yarn).",
        {},
-       0,
-       kMost},
+       0},
       {"model.rope_low_frequency",
        &c.model.rope_low_frequency,
        "Below it waves are stretched in full (llama3).",
@@ -94,8 +88,7 @@ Settings settings_of(TrainConfig& c) {
        "Sequences per step over all ranks; each group of ranks takes its share one after the other (gradient "
        "accumulation).",
        {},
-       1,
-       kMost},
+       1},
       {"train.steps", &c.train.steps, "Steps in all.", {}, 1},
       {"train.precision",
        &c.train.precision,
