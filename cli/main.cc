@@ -1,6 +1,7 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <filesystem>
 #include <iostream>
 
 #include "cli/command.h"
@@ -56,6 +57,8 @@ int run(int argc, char** argv) {
     return fail(3, error.what());
   } catch (const c10::Error& error) {
     return fail(3, reason_of(error));
+  } catch (const std::filesystem::filesystem_error& error) {
+    return fail(2, cat(error.path1().string(), ": ", error.code().message()));
   } catch (const std::bad_alloc&) {
     return fail(3, "there is not enough memory: use fewer tokens, heads or ranks");
   } catch (const std::exception& error) {

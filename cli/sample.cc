@@ -116,6 +116,7 @@ void run_evaluate(const EvaluateFlags& flags) {
   options.validation_windows = flags.windows;
   if (flags.tokens > 0) options.tokens = flags.tokens;
   const Corpora data = open_data(corpus);
+  if (data.validation.tokens() == 0) throw UserError("this run held no data out: give --data");
   if (data.validation.tokens() < options.tokens + 1)
     throw UserError(cat("the validation data has ", data.validation.tokens(), " tokens, but one sequence needs ",
                         options.tokens + 1, ": give --tokens ", data.validation.tokens() - 1,

@@ -160,6 +160,7 @@ TEST_F(TrainCommand, SaysWhatIsWrong) {
   folder_.write("bad.toml", "[train]\nsteps = \"ten\"\n");
   expect_parts(run_command("train " + folder_.path("bad.toml")), 2, {"bad.toml", "train.steps"});
   expect_parts(run_command("train"), 2, {"data.path"});
+  expect_parts(error("--set run.folder=/proc/nowhere/run"), 2, {"/proc/nowhere"});
   // A token beyond the vocabulary is found when it is read.
   folder_.write("t.bin", token_bytes(std::vector<uint16_t>(300, 999)));
   expect_parts(error("--set data.path=" + folder_.path("t.bin")), 2, {"999", "t.bin"});

@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <cmath>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include "startrail/base/error.h"
 #include "startrail/plan/make.h"

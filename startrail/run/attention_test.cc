@@ -185,6 +185,36 @@ TEST(Attention, IsMadeOfPlainForwardAndBackwardFunctions) {
     });
 }
 
+TEST(Attention, RestoresWhatTheForwardSaved) {
+  for (const char* grid : {"ring", "startrail:2", "heads=2,team=2,ring=2", "usp:4", "ulysses"})
+    for (at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+      // With 4 slices or 8 the 2 key heads are copied.
+      const Sample sample = make_sample({.batch = 2, .heads = 8, .key_heads = 2, .dim = 4, .type = type}, 43, 43);
+      run_ranks(8, 2, [&](const std::shared_ptr<Group>& group) {
+        const AttentionOptions options = make_options(grid, 8, 43);
+        const Layout layout{options.layout, 43, 8};
+        int64_t first = 0;
+        for (int rank = 0; rank < group->rank(); ++rank) first += chunk_tokens(layout, rank);
+        const auto own = [&](const at::Tensor& t) { return t.narrow(2, first, chunk_tokens(layout, group->rank())); };
+        const at::Tensor q = own(sample.q), k = own(sample.k), v = own(sample.v);
+        const SavedAttention saved = attention_forward(q, k, v, options, group).saved;
+        group->reset_counts();
+        const SavedAttention again =
+            attention_restore(q.clone(), k.clone(), v.clone(), saved.out, saved.lse, options, group);
+        const Volume sent = group->counts().sent();
+        EXPECT_EQ(sent.total(), sent[Traffic::all_to_all]) << grid;
+        EXPECT_EQ(sent.total() > 0, options.grid.heads > 1) << grid;
+        EXPECT_TRUE(at::equal(again.q, saved.q)) << grid << " " << type;
+        EXPECT_TRUE(at::equal(again.kv, saved.kv)) << grid << " " << type;
+        EXPECT_TRUE(again.out.is_same(saved.out) && again.lse.is_same(saved.lse)) << grid;
+        EXPECT_EQ(again.key_heads, 2);
+        const auto expected = attention_backward(own(sample.dout), saved, options, group);
+        const auto got = attention_backward(own(sample.dout), again, options, group);
+        for (size_t i = 0; i < 3; ++i) EXPECT_TRUE(at::equal(got[i], expected[i])) << grid << " " << type << " " << i;
+      });
+    }
+}
+
 std::string refusal(const std::function<void(AttentionOptions&, at::Tensor&, at::Tensor&)>& spoil) {
   try {
     run_ranks(4, 2, [&](const std::shared_ptr<Group>& group) {

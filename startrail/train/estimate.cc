@@ -1,7 +1,9 @@
 #include "startrail/train/estimate.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <fstream>
+#include <optional>
 
 #include "startrail/base/error.h"
 #include "startrail/plan/memory.h"
@@ -101,18 +103,22 @@ Estimate estimate(const TrainConfig& config, const LlamaConfig& model) {
 }
 
 int64_t available_memory() {
-  int64_t bytes = int64_t{1} << 62;
-  std::ifstream info("/proc/meminfo");
-  for (std::string name, unit; info >> name;) {
-    int64_t value = 0;
-    info >> value;
-    std::getline(info, unit);
-    if (name == "MemAvailable:") bytes = value * 1024;
-  }
+  // The first number after `name` in a file of names and numbers, or nothing.
+  const auto number = [](const char* file, std::string_view name) -> std::optional<int64_t> {
+    std::ifstream in(file);
+    for (std::string line; std::getline(in, line);)
+      if (line.starts_with(name)) return std::atoll(line.c_str() + name.size());
+    return std::nullopt;
+  };
+  int64_t bytes = number("/proc/meminfo", "MemAvailable:").value_or(int64_t{1} << 52) * 1024;
   int64_t limit = 0, used = 0;
-  if (std::ifstream most("/sys/fs/cgroup/memory.max"), now("/sys/fs/cgroup/memory.current");
-      most >> limit && now >> used)
+  std::ifstream most("/sys/fs/cgroup/memory.max"), now("/sys/fs/cgroup/memory.current");
+  if (most >> limit && now >> used) {
+    // Cached files are counted as used, but make room when asked.
+    for (const char* cached : {"inactive_file ", "active_file "})
+      used -= number("/sys/fs/cgroup/memory.stat", cached).value_or(0);
     bytes = std::min(bytes, limit - used);
+  }
   return bytes;
 }
 

@@ -114,17 +114,16 @@ double ShardedAdamW::step(double learning_rate, double scale) {
 }
 
 double learning_rate(const ScheduleOptions& options, int64_t step) {
+  const bool cosine = options.kind == "cosine", linear = options.kind == "linear";
+  if (!cosine && !linear && options.kind != "constant")
+    throw UserError(cat("schedule '", options.kind, "' is not known; valid: cosine, linear, constant"));
   if (step < options.warmup)
     return options.learning_rate * static_cast<double>(step + 1) / static_cast<double>(options.warmup);
   const double span = std::max<double>(1, static_cast<double>(options.steps - options.warmup));
   const double done = std::min(1.0, static_cast<double>(step - options.warmup) / span);
   double share = 1;
-  if (options.kind == "cosine")
-    share = options.floor + (1 - options.floor) * 0.5 * (1 + std::cos(std::numbers::pi * done));
-  else if (options.kind == "linear")
-    share = 1 - (1 - options.floor) * done;
-  else if (options.kind != "constant")
-    throw UserError(cat("schedule '", options.kind, "' is not known; valid: cosine, linear, constant"));
+  if (cosine) share = options.floor + (1 - options.floor) * 0.5 * (1 + std::cos(std::numbers::pi * done));
+  if (linear) share = 1 - (1 - options.floor) * done;
   return options.learning_rate * share;
 }
 

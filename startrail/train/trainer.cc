@@ -98,12 +98,13 @@ class RankTrainer {
     while (state_.step < config_.train.steps && !result.stopped) {
       record(state_.step - first_step_ < kTracedSteps);
       StepReport report = step(result.stopped);
-      const bool last = state_.step == config_.train.steps || result.stopped;
-      if (due(config_.validate.every) || last) report.validation = validation();
-      if (training_.save && (due(config_.run.save_every) || last)) {
+      const bool last = state_.step == config_.train.steps;
+      // Saved first: who stops a run wants it safe, not measured.
+      if (training_.save && (due(config_.run.save_every) || last || result.stopped)) {
         save();
         saved = state_.step;
       }
+      if (!result.stopped && (due(config_.validate.every) || last)) report.validation = validation();
       if (report.validation) result.validation = report.validation;
       result.losses.push_back(report.loss);
       result.seconds += report.seconds;

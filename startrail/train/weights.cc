@@ -13,7 +13,7 @@ namespace fs = std::filesystem;
 
 nlohmann::json read_json(const fs::path& file) {
   std::ifstream in(file);
-  if (!in) throw UserError(cat(file.string(), " cannot be opened"));
+  if (!in || fs::is_directory(file)) throw UserError(cat(file.string(), " cannot be opened as a file"));
   try {
     return nlohmann::json::parse(in);
   } catch (const nlohmann::json::exception& error) {
@@ -49,7 +49,10 @@ std::map<std::string, at::Tensor> open_weights(const fs::path& folder) {
   const nlohmann::json json = read_json(index);
   if (!json.contains("weight_map") || !json["weight_map"].is_object())
     throw UserError(cat(index.string(), " has no weight_map"));
-  for (const auto& [name, file] : json["weight_map"].items()) files.insert(file.get<std::string>());
+  for (const auto& [name, file] : json["weight_map"].items()) {
+    if (!file.is_string()) throw UserError(cat(index.string(), " names no file for '", name, "'"));
+    files.insert(file.get<std::string>());
+  }
   std::map<std::string, at::Tensor> all;
   for (const std::string& file : files) all.merge(read_tensors(folder / file).tensors);
   return all;

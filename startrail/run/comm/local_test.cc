@@ -116,6 +116,88 @@ TEST(Local, TellsWhenTheTwoSidesDisagree) {
   }
 }
 
+TEST(Group, PartNumbersItsRanksAndKeepsItsMessages) {
+  run_ranks(6, 2, [](const GroupPtr& group) {
+    const int world_rank = group->rank(), first = world_rank / 3 * 3;
+    const GroupPtr part = group->part(first, 3);
+    EXPECT_EQ(part->rank(), world_rank - first);
+    EXPECT_EQ(part->size(), 3);
+    // Round the part; in both parts the same ranks, tags and sizes.
+    const int next = (part->rank() + 1) % 3, before = (part->rank() + 2) % 3;
+    at::Tensor got = number(-1);
+    const Pending sent = part->send(number(world_rank), next, 0, Traffic::p2p);
+    part->wait(part->receive(got, before, 0, Traffic::p2p));
+    part->wait(sent);
+    EXPECT_EQ(got[0].item<double>(), first + before);
+    const GroupPtr last = part->rank() == 0 ? part->part(0, 1) : part->part(1, 2);  // a part of the part
+    EXPECT_EQ(last->rank(), part->rank() == 0 ? 0 : part->rank() - 1);
+    std::vector<double> expected{1.0 * first};
+    if (part->rank() > 0) expected = {first + 1.0, first + 2.0};
+    EXPECT_EQ(last->all_gather(1.0 * world_rank), expected);
+  });
+}
+
+TEST(Group, PartCountsForItself) {
+  run_ranks(4, 2, [](const GroupPtr& group) {
+    const GroupPtr part = group->part(group->rank() / 2 * 2, 2);
+    const int other = 1 - part->rank();
+    const auto swap = [&](Group& through, int peer) {
+      at::Tensor got = number(-1);
+      const Pending sent = through.send(number(1), peer, 0, Traffic::p2p);
+      through.wait(through.receive(got, peer, 0, Traffic::p2p));
+      through.wait(sent);
+    };
+    swap(*part, other);
+    swap(*part, other);
+    EXPECT_EQ((part->counts().messages.at({Traffic::p2p, other}).sent_messages), 2);
+    EXPECT_EQ(part->counts().sent().total(), 24);
+    EXPECT_TRUE(group->counts().messages.empty());
+    swap(*group, (group->rank() + 2) % 4);
+    EXPECT_EQ(group->counts().sent().total(), 12);
+    EXPECT_EQ(part->counts().sent().total(), 24);
+    part->reset_counts();
+    EXPECT_EQ(group->counts().sent().total(), 12);
+  });
+}
+
+TEST(Group, PartIsNotForOthersAndHasNoReductions) {
+  run_ranks(4, 2, [](const GroupPtr& group) {
+    const int first = group->rank() / 2 * 2;
+    EXPECT_THROW(group->part(2 - first, 2), InternalError);  // without this rank
+    EXPECT_THROW(group->part(first, 5), InternalError);
+    EXPECT_THROW(group->part(-1, 4), InternalError);
+    EXPECT_THROW(group->part(group->rank(), 0), InternalError);
+    const GroupPtr part = group->part(first, 2);
+    at::Tensor tensor = number(1);
+    EXPECT_THROW(part->barrier(), InternalError);
+    EXPECT_THROW(part->all_reduce_sum(tensor), InternalError);
+    EXPECT_THROW(part->all_reduce_max(tensor), InternalError);
+  });
+}
+
+TEST(Group, AllGatherIsInRankOrder) {
+  run_ranks(6, 2, [](const GroupPtr& group) {
+    const auto check = [](Group& through, int first) {
+      const int rank = first + through.rank();
+      // Differs at every rank and place, and is not contiguous.
+      const auto values = [](int r) { return (at::arange(6, at::kDouble).view({2, 3}) + 10 * r).t(); };
+      const std::vector<at::Tensor> all = through.all_gather(values(rank));
+      ASSERT_EQ(static_cast<int>(all.size()), through.size());
+      for (int i = 0; i < through.size(); ++i) EXPECT_TRUE(at::equal(all[i], values(first + i))) << i;
+      const std::vector<double> numbers = through.all_gather(rank + 0.1);
+      ASSERT_EQ(static_cast<int>(numbers.size()), through.size());
+      for (int i = 0; i < through.size(); ++i) EXPECT_EQ(numbers[i], first + i + 0.1);
+      EXPECT_EQ(through.counts().sent()[Traffic::gather], (through.size() - 1) * (6 + 1) * 8);
+      const std::vector<at::Tensor> flags = through.all_gather(at::full({}, rank % 2 == 0, at::kBool));
+      for (int i = 0; i < through.size(); ++i) EXPECT_EQ(flags[i].item<bool>(), (first + i) % 2 == 0);
+    };
+    check(*group, 0);
+    const int first = group->rank() < 2 ? 0 : 2;
+    check(*group->part(first, first == 0 ? 2 : 4), first);  // parts of 2 and 4 at the same time
+    check(*group->part(group->rank(), 1), group->rank());
+  });
+}
+
 TEST(Ranks, ThrowTheFirstErrorAndStopTheOthers) {
   const auto start = std::chrono::steady_clock::now();
   std::atomic<int> stopped{0};

@@ -1,6 +1,7 @@
 #include "startrail/train/model/llama.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 #include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>

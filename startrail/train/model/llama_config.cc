@@ -71,11 +71,14 @@ void check_rope(const Rope& rope) {
 template <class Value>
 Value get(const json& object, const char* key, std::string_view where) {
   if (!object.contains(key) || object[key].is_null()) throw UserError(cat(where, " has no '", key, "'"));
+  const json& value = object[key];
+  // Whole numbers are not cut from others without a word.
+  const bool cut = std::is_integral_v<Value> && value.is_number_float();
   try {
-    return object[key].get<Value>();
+    if (!cut) return value.get<Value>();
   } catch (const json::exception&) {
-    throw UserError(cat(where, ": '", key, "' is ", object[key].dump(), ", which is not of the right type"));
   }
+  throw UserError(cat(where, ": '", key, "' is ", value.dump(), ", which is not of the right type"));
 }
 
 template <class Value>
@@ -88,7 +91,7 @@ Rope rope_from_json(const json& config, std::string_view where) {
   rope.theta = get_or(config, "rope_theta", rope.theta, where);
   json scaling = json::object();
   for (const char* key : {"rope_scaling", "rope_parameters"})
-    if (config.contains(key) && config[key].is_object()) scaling = config[key];
+    if (config.contains(key) && !config[key].is_null()) scaling = get<json::object_t>(config, key, where);
   rope.theta = get_or(scaling, "rope_theta", rope.theta, where);
   rope.type = get_or<std::string>(scaling, "rope_type", get_or<std::string>(scaling, "type", "default", where), where);
   rope.factor = get_or(scaling, "factor", 1.0, where);
@@ -160,7 +163,8 @@ void check_config(const LlamaConfig& config) {
                                                                   {"kv_heads", config.key_heads},
                                                                   {"head_dim", config.head_dim},
                                                                   {"hidden", config.hidden}})
-    if (value < 1 || value > (int64_t{1} << 31)) throw UserError(cat("model ", name, " ", value, " must be 1 or more"));
+    if (value < 1 || value > (int64_t{1} << 31))
+      throw UserError(cat("model ", name, " ", value, " must be 1 or more, and at most 2^31"));
   if (config.heads % config.key_heads != 0)
     throw UserError(cat("model kv_heads ", config.key_heads, " must divide heads ", config.heads));
   if (config.head_dim % 2 != 0)
