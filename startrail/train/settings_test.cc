@@ -9,6 +9,7 @@
 #include <random>
 
 #include "startrail/base/testing.h"
+#include "startrail/train/data/testing.h"
 
 namespace startrail {
 namespace {
@@ -162,10 +163,9 @@ TEST(Settings, RefusesWhatIsNotToml) {
 }
 
 TEST(Settings, ReadsAFile) {
-  char name[] = "/tmp/startrail-settings-XXXXXX";
-  ASSERT_NE(mkdtemp(name), nullptr);
-  const std::filesystem::path folder = name, file = folder / "run.toml";
-  std::ofstream(file) << "seed = 5\n[train]\nbatch = 0\n";
+  const TempFolder temporary;
+  const std::string name = temporary.path(), file = temporary.write("run.toml", "seed = 5\n[train]\nbatch = 0\n");
+  const std::filesystem::path folder = name;
   Sample sample;
   EXPECT_EQ(error_of([&] { read_toml(sample.settings(), file); }),
             cat(name, "/run.toml:3: train.batch = 0 is not valid: it must be a whole number, 1 to 64"));
@@ -173,7 +173,6 @@ TEST(Settings, ReadsAFile) {
   EXPECT_EQ(error_of([&] { read_toml(sample.settings(), folder / "no.toml"); }),
             cat(name, "/no.toml cannot be read: No such file or directory"));
   EXPECT_EQ(error_of([&] { read_toml(sample.settings(), folder); }), cat(name, " is a folder: give a TOML file"));
-  std::filesystem::remove_all(folder);
 }
 
 TEST(Settings, SetsOneValue) {

@@ -8,6 +8,7 @@
 #include <numeric>
 
 #include "startrail/base/testing.h"
+#include "startrail/train/data/testing.h"
 
 namespace startrail {
 namespace {
@@ -83,19 +84,10 @@ json sample() {
             {"merges", kMerges}}}};
 }
 
-// A folder that is removed with its contents.
-struct Folder {
-  Folder() { path = mkdtemp(name); }
-  ~Folder() { std::filesystem::remove_all(path); }
-
-  char name[40] = "/tmp/startrail-tokenizer-XXXXXX";
-  std::filesystem::path path;
-};
-
 Tokenizer load(const std::string& text) {
-  const Folder folder;
-  std::ofstream(folder.path / "tokenizer.json") << text;
-  return Tokenizer(folder.path);
+  const TempFolder folder;
+  folder.write("tokenizer.json", text);
+  return Tokenizer(folder.path());
 }
 
 Tokenizer load(const json& file) { return load(file.dump()); }
@@ -356,13 +348,12 @@ TEST(Tokenizer, RefusesOtherFiles) {
   EXPECT_EQ(refusal_with("/model/vocab", 3).substr(0, rule.size()), rule);
   EXPECT_EQ(refusal_with("/model/merges", {3}).substr(0, rule.size()), rule);
   EXPECT_EQ(refusal_with("/added_tokens", {3}).substr(0, rule.size()), rule);
-  const Folder folder;
+  const TempFolder folder;
   const std::string rest =
       " cannot be read: No such file or directory; give a tokenizer.json or a folder that holds one";
-  EXPECT_EQ(error_of([&] { Tokenizer tokenizer(folder.path); }), cat(folder.name, "/tokenizer.json", rest));
-  EXPECT_EQ(error_of([&] { Tokenizer tokenizer(folder.path / "no"); }), cat(folder.name, "/no", rest));
-  std::ofstream(folder.path / "other.json") << sample();
-  EXPECT_EQ(Tokenizer(folder.path / "other.json").vocabulary(), 25);
+  EXPECT_EQ(error_of([&] { Tokenizer tokenizer(folder.path()); }), cat(folder.path("tokenizer.json"), rest));
+  EXPECT_EQ(error_of([&] { Tokenizer tokenizer(folder.path("no")); }), cat(folder.path("no"), rest));
+  EXPECT_EQ(Tokenizer(folder.write("other.json", sample().dump())).vocabulary(), 25);
 }
 
 }  // namespace
