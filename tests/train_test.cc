@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cmath>
 #include <fstream>
+#include <functional>
 #include <random>
 #include <thread>
 
@@ -154,6 +155,14 @@ TEST(Train, KeepsTheNewestCheckpointsAndRefusesDamagedOnes) {
     fs::remove(file);
     EXPECT_NE(error_of([&] { verify_checkpoint(copy.path("step")); }).find("is missing"), std::string::npos);
   }
+}
+
+TEST(Train, RefusesAStateThatSaysTooLittle) {
+  const TempFolder folder;
+  folder.write("step/training.json", "{\"format\": 1}");
+  for (const auto& read : {std::function<void()>([&] { read_state(folder.path("step")); }),
+                           std::function<void()>([&] { verify_checkpoint(folder.path("step")); })})
+    EXPECT_NE(error_of(read).find("training.json is damaged"), std::string::npos);
 }
 
 TEST(Train, ActivationsGrowWithTheTokensAndNoFaster) {

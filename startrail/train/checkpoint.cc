@@ -180,18 +180,22 @@ TrainingState read_state(const fs::path& checkpoint) {
 void verify_checkpoint(const fs::path& checkpoint, int first, int of) {
   const json state = read_json(checkpoint / kState);
   int number = 0;
-  for (const json& file : state.at("files")) {
-    const fs::path path = checkpoint / file.at("name").get<std::string>();
-    if (!fs::exists(path)) throw UserError(cat(path.string(), " is missing"));
-    if (static_cast<int64_t>(fs::file_size(path)) != file.at("bytes").get<int64_t>())
-      throw UserError(
-          cat(path.string(), " has ", fs::file_size(path), " bytes and should have ", file.at("bytes").get<int64_t>()));
-    for (const json& part : file.at("parts")) {
-      if (number++ % of != first) continue;
-      if (checksum(path, part.at(0), part.at(1)) != part.at(2))
-        throw UserError(cat(path.string(), " is damaged: bytes ", part.at(0).get<int64_t>(), " to ",
-                            part.at(1).get<int64_t>(), " do not have the checksum they were written with"));
+  try {
+    for (const json& file : state.at("files")) {
+      const fs::path path = checkpoint / file.at("name").get<std::string>();
+      if (!fs::exists(path)) throw UserError(cat(path.string(), " is missing"));
+      if (static_cast<int64_t>(fs::file_size(path)) != file.at("bytes").get<int64_t>())
+        throw UserError(cat(path.string(), " has ", fs::file_size(path), " bytes and should have ",
+                            file.at("bytes").get<int64_t>()));
+      for (const json& part : file.at("parts")) {
+        if (number++ % of != first) continue;
+        if (checksum(path, part.at(0), part.at(1)) != part.at(2))
+          throw UserError(cat(path.string(), " is damaged: bytes ", part.at(0).get<int64_t>(), " to ",
+                              part.at(1).get<int64_t>(), " do not have the checksum they were written with"));
+      }
     }
+  } catch (const json::exception& error) {
+    throw UserError(cat((checkpoint / kState).string(), " is damaged: ", error.what()));
   }
 }
 
