@@ -6,7 +6,6 @@
 #include <chrono>
 #include <cmath>
 #include <fstream>
-#include <mutex>
 #include <nlohmann/json.hpp>
 
 #include "startrail/base/error.h"
@@ -94,16 +93,12 @@ class RankTrainer {
   TrainingResult run() {
     TrainingResult result;
     result.static_bytes = static_bytes_;
-    int64_t saved = training_.checkpoint.empty() ? -1 : state_.step;
     while (state_.step < config_.train.steps && !result.stopped) {
       record(state_.step - first_step_ < kTracedSteps);
       StepReport report = step(result.stopped);
       const bool last = state_.step == config_.train.steps;
       // Saved first: who stops a run wants it safe, not measured.
-      if (training_.save && (due(config_.run.save_every) || last || result.stopped)) {
-        save();
-        saved = state_.step;
-      }
+      if (training_.save && (due(config_.run.save_every) || last || result.stopped)) save();
       if (!result.stopped && (due(config_.validate.every) || last)) report.validation = validation();
       if (report.validation) result.validation = report.validation;
       result.losses.push_back(report.loss);
@@ -113,8 +108,6 @@ class RankTrainer {
       if (metrics_) metrics_->write(report);
       if (world_->rank() == 0 && training_.observer.on_step) training_.observer.on_step(report);
     }
-    if (result.losses.empty()) result.validation = validation();  // asked for no more steps than there were
-    if (training_.save && saved != state_.step) save();
     result.trace = trace_;
     return result;
   }
