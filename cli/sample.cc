@@ -3,7 +3,6 @@
 #include <filesystem>
 #include <iostream>
 #include <nlohmann/json.hpp>
-#include <thread>
 
 #include "cli/command.h"
 #include "cli/text_model.h"
@@ -18,8 +17,6 @@ namespace startrail::cli {
 namespace {
 
 namespace fs = std::filesystem;
-
-int all_cores() { return std::max(1, static_cast<int>(std::thread::hardware_concurrency())); }
 
 at::ScalarType parse_type(const std::string& text) {
   if (text == "float32") return at::kFloat;
@@ -50,7 +47,7 @@ std::vector<int64_t> parse_tokens(const std::string& text) {
 
 void run_sample(const SampleFlags& flags) {
   check_options(flags.options);
-  at::set_num_threads(all_cores());
+  at::set_num_threads(thread_count({}));
   const auto model = load_model(model_folder(flags.checkpoint), parse_type(flags.dtype));
   std::unique_ptr<Tokenizer> tokenizer;
   if (!flags.tokenizer.empty()) tokenizer = std::make_unique<Tokenizer>(flags.tokenizer);
@@ -124,7 +121,7 @@ void run_evaluate(const EvaluateFlags& flags) {
   const TokenSource source({data.validation, data.validation}, options);
   Validation result;
   Progress progress(cat("evaluating ", source.validation_count(), " sequences"));
-  run_ranks(1, all_cores(), [&](const std::shared_ptr<Group>& group) {
+  run_ranks(1, thread_count({}), [&](const std::shared_ptr<Group>& group) {
     AttentionOptions attention;
     attention.mask.causal = true;
     result = validate(*model, source, attention, *group, group, flags.buckets);
