@@ -24,16 +24,12 @@ ShardedAdamW::ShardedAdamW(const Model& model, ParameterRow& row, std::shared_pt
   // In float32 the row's own part serves; a narrower row needs the exact values beside it.
   weights_ = row.weights().narrow(0, shard_.begin, shard_.size());
   if (row.weights().scalar_type() != at::kFloat) weights_ = weights_.to(at::kFloat);
-  int64_t offset = 0;
-  for (const Parameter& parameter : model.parameters()) {
-    const int64_t begin = std::max(offset, shard_.begin), end = std::min(offset + parameter.size(), shard_.end);
-    offset += parameter.size();
-    if (begin >= end) continue;
-    if (!ranges_.empty() && ranges_.back().decay == parameter.decay)
-      ranges_.back().count += end - begin;
+  each_overlap(model, shard_, [&](const Overlap& part) {
+    if (!ranges_.empty() && ranges_.back().decay == part.parameter.decay)
+      ranges_.back().count += part.count;
     else
-      ranges_.push_back({begin - shard_.begin, end - begin, parameter.decay});
-  }
+      ranges_.push_back({part.in_shard, part.count, part.parameter.decay});
+  });
 }
 
 void ShardedAdamW::set_weights(const at::Tensor& shard_values) {

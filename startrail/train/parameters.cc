@@ -45,25 +45,30 @@ void ParameterRow::collect_gradients() {
 
 void ParameterRow::clear_gradients() { gradients_.zero_(); }
 
-at::Tensor initial_values(const Model& model, uint64_t seed, const Shard& shard) {
-  at::Tensor values = at::empty({shard.size()}, at::kFloat);
+void each_overlap(const Model& model, const Shard& shard, const std::function<void(const Overlap&)>& visit) {
   int64_t offset = 0;
   for (size_t i = 0; i < model.parameters().size(); ++i) {
     const Parameter& parameter = model.parameters()[i];
     const int64_t begin = std::max(offset, shard.begin), end = std::min(offset + parameter.size(), shard.end);
-    if (begin < end) {
-      const at::Tensor into = values.narrow(0, begin - shard.begin, end - begin);
-      if (parameter.deviation == 0) {
-        into.fill_(parameter.mean);
-      } else {
-        const auto generator = at::make_generator<at::CPUGeneratorImpl>(mix(seed, i));
-        at::Tensor whole = at::empty({parameter.size()}, at::kFloat);
-        whole.normal_(parameter.mean, parameter.deviation, generator);
-        into.copy_(whole.narrow(0, begin - offset, end - begin));
-      }
-    }
+    if (begin < end) visit({parameter, i, begin - offset, begin - shard.begin, end - begin});
     offset += parameter.size();
   }
+}
+
+at::Tensor initial_values(const Model& model, uint64_t seed, const Shard& shard) {
+  at::Tensor values = at::empty({shard.size()}, at::kFloat);
+  each_overlap(model, shard, [&](const Overlap& part) {
+    const at::Tensor into = values.narrow(0, part.in_shard, part.count);
+    const Parameter& parameter = part.parameter;
+    if (parameter.deviation == 0) {
+      into.fill_(parameter.mean);
+      return;
+    }
+    const auto generator = at::make_generator<at::CPUGeneratorImpl>(mix(seed, part.index));
+    at::Tensor whole = at::empty({parameter.size()}, at::kFloat);
+    whole.normal_(parameter.mean, parameter.deviation, generator);
+    into.copy_(whole.narrow(0, part.in_parameter, part.count));
+  });
   return values;
 }
 

@@ -1,6 +1,8 @@
 // All parameters of a model in one row, so that optimizer state, messages and checkpoint files can be cut anywhere.
 #pragma once
 
+#include <functional>
+
 #include <ATen/core/Tensor.h>
 
 #include "startrail/train/model/model.h"
@@ -13,6 +15,15 @@ struct Shard {
   int64_t size() const { return end - begin; }
 };
 Shard shard_of(int64_t size, int rank, int ranks);
+
+// Where a parameter meets a shard: `count` values from `in_parameter` on are those from `in_shard` on.
+struct Overlap {
+  const Parameter& parameter;
+  size_t index;  // of the parameter
+  int64_t in_parameter, in_shard, count;
+};
+// Calls `visit` for every parameter that has values in the shard, in the order of the row.
+void each_overlap(const Model& model, const Shard& shard, const std::function<void(const Overlap&)>& visit);
 
 // The row of a model's parameters, in their order, in the type it computes with. Binds the model's parameters to it.
 class ParameterRow {

@@ -60,8 +60,6 @@ std::map<std::string, at::Tensor> open_weights(const fs::path& folder) {
 
 at::Tensor read_shard(const std::map<std::string, at::Tensor>& weights, const Model& model, const Shard& shard) {
   std::set<std::string> known;
-  at::Tensor values = at::empty({shard.size()}, at::kFloat);
-  int64_t offset = 0;
   for (const Parameter& parameter : model.parameters()) {
     known.insert(parameter.name);
     const auto found = weights.find(parameter.name);
@@ -70,10 +68,6 @@ at::Tensor read_shard(const std::map<std::string, at::Tensor>& weights, const Mo
     if (tensor.sizes() != at::IntArrayRef(parameter.shape) || !at::isFloatingType(tensor.scalar_type()))
       throw UserError(cat("tensor '", parameter.name, "' is ", tensor.scalar_type(), tensor.sizes(),
                           ", but the model's shape needs ", at::IntArrayRef(parameter.shape)));
-    const int64_t begin = std::max(offset, shard.begin), end = std::min(offset + parameter.size(), shard.end);
-    if (begin < end)
-      values.narrow(0, begin - shard.begin, end - begin).copy_(tensor.flatten().narrow(0, begin - offset, end - begin));
-    offset += parameter.size();
   }
   for (const auto& [name, tensor] : weights) {
     // A tied head's copy, and tables older files carry that follow from the configuration.
@@ -81,6 +75,11 @@ at::Tensor read_shard(const std::map<std::string, at::Tensor>& weights, const Mo
     if (!known.contains(name) && !spare)
       throw UserError(cat("the weights hold '", name, "', which this model has no place for"));
   }
+  at::Tensor values = at::empty({shard.size()}, at::kFloat);
+  each_overlap(model, shard, [&](const Overlap& part) {
+    const at::Tensor from = weights.at(part.parameter.name).flatten();
+    values.narrow(0, part.in_shard, part.count).copy_(from.narrow(0, part.in_parameter, part.count));
+  });
   return values;
 }
 
