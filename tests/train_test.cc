@@ -9,6 +9,7 @@
 #include <fstream>
 #include <functional>
 #include <random>
+#include <set>
 #include <thread>
 
 #include "startrail/base/testing.h"
@@ -155,6 +156,35 @@ TEST(Train, KeepsTheNewestCheckpointsAndRefusesDamagedOnes) {
     fs::remove(file);
     EXPECT_NE(error_of([&] { verify_checkpoint(copy.path("step")); }).find("is missing"), std::string::npos);
   }
+}
+
+TEST(Train, GoesOnFromAnEarlierCheckpointAndGivesUpTheLaterOnes) {
+  const TempFolder folder;
+  TrainConfig config = small_config(folder);
+  const fs::path checkpoints = fs::path(config.run.folder) / "checkpoints";
+  const auto names = [&] {
+    std::set<std::string> found;
+    for (const auto& entry : fs::directory_iterator(checkpoints)) found.insert(entry.path().filename());
+    return found;
+  };
+  config.train.steps = 6;
+  config.run.save_every = 2;
+  config.run.keep = 2;
+  run_training(config, {}, true);
+  ASSERT_EQ(names(), (std::set<std::string>{"latest", "step-00000004", "step-00000006"}));
+  fs::copy(checkpoints / "step-00000004", checkpoints / "step-9-copy");  // not a name of ours: left alone
+  config.train.steps = 5;
+  config.run.keep = 1;
+  run_training(config, checkpoints / "step-00000004", true);
+  EXPECT_EQ(names(), (std::set<std::string>{"latest", "step-00000005", "step-9-copy"}));
+  EXPECT_EQ(find_checkpoint(config.run.folder), checkpoints / "step-00000005");
+  verify_checkpoint(checkpoints / "latest");
+
+  // Killed between giving a folder its name and pointing at it: what `latest` says holds; without it, the last.
+  fs::copy(checkpoints / "step-00000005", checkpoints / "step-00000007");
+  EXPECT_EQ(find_checkpoint(config.run.folder), checkpoints / "step-00000005");
+  fs::remove(checkpoints / "latest");
+  EXPECT_EQ(find_checkpoint(config.run.folder), checkpoints / "step-00000007");
 }
 
 TEST(Train, RefusesAStateThatSaysTooLittle) {

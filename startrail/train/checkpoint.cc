@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <charconv>
 #include <cstring>
 #include <nlohmann/json.hpp>
 
@@ -28,14 +29,24 @@ std::string name_of(int64_t step) {
   return name;
 }
 
-// Complete checkpoints of a run, oldest first.
+// The step of a folder that name_of named, or -1: a copy called step-5-good is the user's own.
+int64_t step_of(const fs::path& folder) {
+  const std::string name = folder.filename();
+  constexpr std::string_view kPrefix = "step-";
+  int64_t step = -1;
+  if (!name.starts_with(kPrefix)) return -1;
+  const char* end = name.data() + name.size();
+  const auto read = std::from_chars(name.data() + kPrefix.size(), end, step);
+  return read.ec == std::errc() && read.ptr == end ? step : -1;
+}
+
+// Complete checkpoints of a run by step, lowest first.
 std::vector<fs::path> checkpoints(const fs::path& run) {
   std::vector<fs::path> found;
   std::error_code none;
   for (const auto& entry : fs::directory_iterator(run / "checkpoints", none))
-    if (entry.path().filename().string().starts_with("step-") && fs::exists(entry.path() / kState))
-      found.push_back(entry.path());
-  std::sort(found.begin(), found.end());
+    if (step_of(entry.path()) >= 0 && fs::exists(entry.path() / kState)) found.push_back(entry.path());
+  std::sort(found.begin(), found.end(), [](auto& a, auto& b) { return step_of(a) < step_of(b); });
   return found;
 }
 
@@ -82,6 +93,18 @@ void point_latest(const fs::path& folder, const std::string& name) {
   fs::remove(fresh);
   fs::create_directory_symlink(name, fresh);
   fs::rename(fresh, folder / "latest");
+  sync_folder(folder);
+}
+
+// After step `now` was saved: all but the newest `keep`, and those beyond it, which a run that went back has given up.
+void remove_old(const fs::path& run, int64_t now, int64_t keep) {
+  auto all = checkpoints(run);
+  const auto beyond = std::find_if(all.begin(), all.end(), [&](auto& path) { return step_of(path) > now; });
+  const auto kept = keep > 0 ? beyond - std::min<std::ptrdiff_t>(keep, beyond - all.begin()) : all.begin();
+  all.erase(kept, beyond);
+  for (const fs::path& path : all)  // out of sight first: a folder half removed must not look complete
+    fs::rename(path, path.parent_path() / cat(".", path.filename().string(), ".partial"));
+  remove_partial(run / "checkpoints");
 }
 
 }  // namespace
@@ -140,13 +163,7 @@ void save_checkpoint(const fs::path& run, const TrainingState& state, const Mode
     publish(partial, done);
     sync_folder(folder);
     point_latest(folder, done.filename());
-    const auto all = checkpoints(run);
-    for (size_t i = 0; keep > 0 && i + static_cast<size_t>(keep) < all.size(); ++i) {
-      // Out of sight first: a folder half removed must not look complete.
-      const fs::path gone = folder / cat(".", all[i].filename().string(), ".partial");
-      fs::rename(all[i], gone);
-    }
-    remove_partial(folder);
+    remove_old(run, state.step, keep);
   }
   world.barrier();
 }
@@ -160,7 +177,10 @@ fs::path find_checkpoint(const fs::path& path) {
   if (all.empty())
     throw UserError(cat(path.string(), " holds no complete checkpoint: give a run's folder, or one of its ",
                         "checkpoints/step-... folders"));
-  return all.back();
+  std::error_code none;
+  const fs::path named = fs::read_symlink(path / "checkpoints" / "latest", none).filename();
+  const auto latest = std::find_if(all.begin(), all.end(), [&](auto& one) { return one.filename() == named; });
+  return latest != all.end() ? *latest : all.back();
 }
 
 TrainingState read_state(const fs::path& checkpoint) {

@@ -18,12 +18,13 @@ struct TrainingState {
   std::string settings;  // the resolved configuration, as TOML
 };
 
-// Writes <run>/checkpoints/step-N, points <run>/checkpoints/latest at it and removes all but the newest `keep` (0:
-// none). All ranks call it.
+// Writes <run>/checkpoints/step-N, points <run>/checkpoints/latest at it, and then removes those of later steps, which
+// a run that went back to an earlier one has given up, and all but the newest `keep` (0: keeps all). All ranks call it.
 void save_checkpoint(const std::filesystem::path& run, const TrainingState& state, const Model& model,
                      ShardedAdamW& optimizer, Group& world, int64_t keep);
 
-// The checkpoint that a path means: itself, or the newest complete one of a run's folder. UserError when there is none.
+// The checkpoint that a path means: itself, or of a run's folder the complete one that `latest` names (without it, that
+// of the highest step). UserError when there is none.
 std::filesystem::path find_checkpoint(const std::filesystem::path& path);
 
 // True when the run's folder holds a complete checkpoint.
