@@ -5,11 +5,11 @@
 #include <algorithm>
 #include <iostream>
 #include <nlohmann/json.hpp>
-#include <thread>
 
 #include "cli/command.h"
 #include "cli/shape.h"
 #include "startrail/base/error.h"
+#include "startrail/base/threads.h"
 #include "startrail/plan/check.h"
 #include "startrail/plan/make.h"
 #include "startrail/plan/text.h"
@@ -78,8 +78,7 @@ Report run(const AttendFlags& flags) {
   if (flags.repeat < 1) throw UserError(cat("repeat ", flags.repeat, " measures nothing: give 1 or more"));
   if (flags.threads < 0 || flags.threads > 1024)
     throw UserError(cat(flags.threads, " threads cannot run: give 1 to 1024, or 0 for all cores"));
-  const int threads = report.threads =
-      flags.threads > 0 ? flags.threads : static_cast<int>(std::thread::hardware_concurrency());
+  const int threads = report.threads = flags.threads > 0 ? flags.threads : available_cores();
   report.problem = flags.shape.problem(options);
   report.backward = backward_pass(options, report.problem);
   AttentionOptions single = options;

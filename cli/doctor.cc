@@ -4,10 +4,10 @@
 
 #include <iostream>
 #include <nlohmann/json.hpp>
-#include <thread>
 
 #include "cli/command.h"
 #include "startrail/base/text.h"
+#include "startrail/base/threads.h"
 
 namespace startrail::cli {
 namespace {
@@ -23,7 +23,7 @@ nlohmann::json examine() {
   isa["avx512"] =
       __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl");
   isa["avx512_bf16"] = static_cast<bool>(__builtin_cpu_supports("avx512bf16"));
-  report["cores"] = std::thread::hardware_concurrency();
+  report["cores"] = available_cores();
   report["threads"] = at::get_num_threads();
   report["backends"] = {{"local", true}, {"gloo", false}, {"nccl", false}};
   report["kernels"] = {"aten", "reference"};

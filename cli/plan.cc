@@ -5,7 +5,6 @@
 #include <iostream>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <thread>
 
 #include "cli/command.h"
 #include "cli/shape.h"
@@ -213,8 +212,7 @@ void check_all(int most, bool as_json) {
     }
   };
   run_threads(
-      static_cast<int>(std::max(1u, std::thread::hardware_concurrency())), [&](int) { work(); },
-      [&](int, const std::exception_ptr&) { next = grids.size(); });
+      available_cores(), [&](int) { work(); }, [&](int, const std::exception_ptr&) { next = grids.size(); });
   progress.show("");
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   if (as_json) {

@@ -1,5 +1,8 @@
 #include "startrail/base/threads.h"
 
+#include <sched.h>
+
+#include <algorithm>
 #include <mutex>
 #include <system_error>
 #include <thread>
@@ -41,6 +44,12 @@ void run_threads(int count, const std::function<void(int)>& body,
   }
   for (std::thread& thread : threads) thread.join();
   if (first) std::rethrow_exception(first);
+}
+
+int available_cores() {
+  cpu_set_t set;
+  if (sched_getaffinity(0, sizeof set, &set) == 0) return std::max(1, CPU_COUNT(&set));
+  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));  // more cores than the set holds
 }
 
 }  // namespace startrail

@@ -12,4 +12,8 @@ namespace startrail {
 void run_threads(int count, const std::function<void(int)>& body,
                  const std::function<void(int index, const std::exception_ptr&)>& stop = {});
 
+// Cores this process may run on, 1 or more: those of the machine that taskset, a batch system or a container left to
+// it.
+int available_cores();
+
 }  // namespace startrail

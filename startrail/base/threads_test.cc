@@ -1,6 +1,7 @@
 #include "startrail/base/threads.h"
 
 #include <gtest/gtest.h>
+#include <sched.h>
 
 #include <atomic>
 #include <stdexcept>
@@ -31,6 +32,19 @@ TEST(Threads, ThrowTheFirstErrorAfterStoppingTheOthers) {
   };
   EXPECT_THROW(run_threads(8, body, stop), int);
   EXPECT_EQ(ended, 7);
+}
+
+TEST(Threads, CountTheCoresThatAreLeftToThem) {
+  cpu_set_t all, one;
+  ASSERT_EQ(sched_getaffinity(0, sizeof all, &all), 0);
+  EXPECT_EQ(available_cores(), CPU_COUNT(&all));
+  int core = 0;
+  while (!CPU_ISSET(core, &all)) ++core;
+  CPU_ZERO(&one);
+  CPU_SET(core, &one);
+  ASSERT_EQ(sched_setaffinity(0, sizeof one, &one), 0);
+  EXPECT_EQ(available_cores(), 1);
+  sched_setaffinity(0, sizeof all, &all);
 }
 
 }  // namespace

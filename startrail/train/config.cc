@@ -1,9 +1,9 @@
 #include "startrail/train/config.h"
 
 #include <algorithm>
-#include <thread>
 
 #include "startrail/base/error.h"
+#include "startrail/base/threads.h"
 #include "startrail/run/kernel/kernel.h"
 
 namespace startrail {
@@ -191,7 +191,7 @@ int sequence_ranks(const TrainConfig& config) {
 
 int thread_count(const TrainConfig& config) {
   if (config.parallel.threads > 0) return static_cast<int>(config.parallel.threads);
-  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  return available_cores();
 }
 
 AttentionOptions attention_options(const TrainConfig& config) {

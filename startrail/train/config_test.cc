@@ -7,6 +7,7 @@
 #include <set>
 
 #include "startrail/base/testing.h"
+#include "startrail/base/threads.h"
 
 namespace startrail {
 namespace {
@@ -136,7 +137,7 @@ TEST(TrainConfig, SettingsReachTheirPlaces) {
   EXPECT_EQ(attention.kernel, "reference");
   EXPECT_EQ(thread_count(config), 3);
   config.parallel.threads = 0;
-  EXPECT_GE(thread_count(config), 1);
+  EXPECT_EQ(thread_count(config), available_cores());
   EXPECT_EQ(compute_type(config), at::kBFloat16);
   config.train.precision = "float32";
   EXPECT_EQ(compute_type(config), at::kFloat);
