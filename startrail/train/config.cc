@@ -57,8 +57,9 @@ Settings settings_of(TrainConfig& c) {
 
       {"data.path",
        &c.data.path,
-       "A text file or a folder of them as bytes (binaries and what .gitignore names are left out), or a .bin file of "
-       "uint16 tokens as nanoGPT and llm.c write them, or a folder of those.",
+       "A text file or a folder of them as bytes (binaries, what .gitignore names, runs and models are left out), or a "
+       ".bin "
+       "file of uint16 tokens as nanoGPT and llm.c write them, or a folder of those.",
        {}},
       {"data.validation_path",
        &c.data.validation_path,
@@ -220,7 +221,7 @@ ScheduleOptions schedule_options(const TrainConfig& config) {
 
 CorpusOptions corpus_options(const TrainConfig& config, int64_t vocabulary) {
   const auto& d = config.data;
-  return {d.path, d.validation_path, d.validation, vocabulary, d.end_token};
+  return {d.path, d.validation_path, d.validation, vocabulary, d.end_token, config.run.folder};
 }
 
 TokenSourceOptions source_options(const TrainConfig& config) {

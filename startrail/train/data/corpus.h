@@ -16,6 +16,7 @@ struct CorpusOptions {
   double validation = 0.05;     // share held out of `path`: whole files of a folder, the tail of a single file
   int64_t vocabulary = 256;     // tokens must be below it
   int64_t end_token = -1;       // what ends a document in token files, -1: nothing does; bytes always use 0
+  std::string leave_out = {};   // a folder below `path` that is no data: the run's own
 };
 
 // A row of tokens. Cheap to copy; safe to read from many threads at once.
@@ -43,8 +44,8 @@ struct Corpora {
 };
 
 // Every text file of a folder is followed by one end token; files that are binary, empty or ignored by .gitignore are
-// left out. UserError for a path that is not there, holds nothing to read or is truncated, and for options out of
-// range.
+// left out, and folders that training wrote (files.h). UserError for a path that is not there, holds nothing to read or
+// is truncated, and for options out of range.
 Corpora open_data(const CorpusOptions& options);
 
 }  // namespace startrail

@@ -56,10 +56,19 @@ DataFile token_file(const fs::path& root, const std::string& name) {
   return {name, kHeaderBytes, tokens};
 }
 
+// What training writes is not training data: a run, one of its checkpoints, or an exported model.
+bool is_output(const fs::path& folder) {
+  const auto holds = [&](const char* name) { return fs::exists(folder / name); };
+  return holds("training.json") || holds("model.safetensors") || (holds("metrics.jsonl") && holds("config.toml"));
+}
+
 // Goes through a folder and sorts what it finds.
 class Walk {
  public:
-  explicit Walk(fs::path root) : root_(std::move(root)) { enter(""); }
+  Walk(fs::path root, fs::path leave_out) : root_(std::move(root)), leave_out_(std::move(leave_out)) {
+    read_rules_above();
+    enter("");
+  }
 
   DataFiles result() && {
     DataFiles found{root_, std::move(texts_), true, true, ""};
@@ -75,25 +84,42 @@ class Walk {
     add(binary_, "binary");
     add(empty_, "empty");
     add(ignored_, "ignored by .gitignore");
+    add(outputs_, outputs_ == 1 ? "run or model" : "runs or models");
     found.left_out = join(counts);
     return found;
   }
 
  private:
   struct Level {
-    size_t prefix;  // how much of a path to skip to make it relative to the .gitignore file
+    std::string above;  // from the folder of the .gitignore file to the root, or
+    size_t prefix;      // how much of a path to skip: what makes it relative to that file
     Gitignore rules;
   };
 
+  void read_rules(const fs::path& folder, const std::string& above, size_t prefix) {
+    const fs::path file = folder / ".gitignore";
+    if (!fs::is_regular_file(file)) return;
+    std::string text(fs::file_size(file), '\0');
+    text.resize(OpenFile(file.string()).read(0, text.data(), text.size()));
+    levels_.push_back({above, prefix, Gitignore(text)});
+  }
+
+  // A part of a repository is ignored as the whole is.
+  void read_rules_above() {
+    std::vector<fs::path> folders{fs::canonical(root_)};
+    for (std::error_code none; !fs::exists(folders.back() / ".git", none);) {
+      if (!folders.back().has_relative_path()) return;  // in no repository
+      folders.push_back(folders.back().parent_path());
+    }
+    for (size_t i = folders.size() - 1; i > 0; --i)
+      read_rules(folders[i], folders[0].lexically_relative(folders[i]).string() + "/", 0);
+  }
+
   // `prefix` is "" or the folder's path below the root with a slash at its end.
   void enter(const std::string& prefix) {
-    const fs::path folder = root_ / prefix, rules = folder / ".gitignore";
+    const fs::path folder = root_ / prefix;
     const size_t levels = levels_.size();
-    if (fs::is_regular_file(rules)) {
-      std::string text(fs::file_size(rules), '\0');
-      text.resize(OpenFile(rules.string()).read(0, text.data(), text.size()));
-      levels_.push_back({prefix.size(), Gitignore(text)});
-    }
+    read_rules(folder, "", prefix.size());
     for (const fs::directory_entry& entry : fs::directory_iterator(folder)) visit(entry, prefix);
     levels_.erase(levels_.begin() + static_cast<std::ptrdiff_t>(levels), levels_.end());
   }
@@ -108,6 +134,8 @@ class Walk {
     if (is_folder ? entry.is_symlink() : !fs::is_regular_file(status)) return;  // also broken links, sockets, ...
     if (ignored(name, is_folder)) {
       ++ignored_;
+    } else if (is_folder && (is_output(entry.path()) || fs::equivalent(entry.path(), leave_out_, error))) {
+      ++outputs_;
     } else if (is_folder) {
       enter(name + "/");
     } else if (is_token_file(entry.path())) {
@@ -124,15 +152,16 @@ class Walk {
   // The nearest .gitignore file that speaks of it decides.
   bool ignored(std::string_view name, bool is_folder) const {
     for (auto level = levels_.rbegin(); level != levels_.rend(); ++level)
-      if (const auto answer = level->rules.ignores(name.substr(level->prefix), is_folder)) return *answer;
+      if (const auto answer = level->rules.ignores(cat(level->above, name.substr(level->prefix)), is_folder))
+        return *answer;
     return false;
   }
 
-  fs::path root_;
+  fs::path root_, leave_out_;
   std::vector<Level> levels_;
   std::vector<DataFile> texts_;
   std::vector<std::string> token_files_;
-  size_t binary_ = 0, empty_ = 0, ignored_ = 0;
+  size_t binary_ = 0, empty_ = 0, ignored_ = 0, outputs_ = 0;
 };
 
 DataFiles find_single(const fs::path& path) {
@@ -148,14 +177,14 @@ DataFiles find_single(const fs::path& path) {
 
 }  // namespace
 
-DataFiles find_data_files(const std::string& path) {
+DataFiles find_data_files(const std::string& path, const std::string& leave_out) {
   if (path.empty()) throw UserError(cat("no data path is given: ", kChoices));
   try {
     const fs::file_status status = fs::status(path);
     if (!fs::exists(status)) throw UserError(cat("data path ", path, " does not exist: ", kChoices));
     if (fs::is_regular_file(status)) return find_single(path);
     if (!fs::is_directory(status)) throw UserError(cat("data path ", path, " is no file and no folder: ", kChoices));
-    DataFiles found = Walk(path).result();
+    DataFiles found = Walk(path, leave_out).result();
     if (found.files.empty())
       throw UserError(cat("data folder ", path, " has no text and no .bin token files",
                           found.left_out.empty() ? "" : cat(" (", found.left_out, " left out)"), ": ", kChoices));

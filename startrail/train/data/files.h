@@ -20,11 +20,13 @@ struct DataFiles {
   std::vector<DataFile> files;  // sorted by name; one or more
   bool is_folder = false;
   bool is_bytes = true;  // otherwise little-endian uint16 tokens
-  std::string left_out;  // "3 binary, 17 ignored by .gitignore", an ignored folder counted as one; "" for nothing
+  std::string left_out;  // "3 binary, 17 ignored by .gitignore", a folder counted as one; "" for nothing
 };
 
 // A text file, a .bin token file, or a folder: of its text files or, when it has none, of its .bin files. Links to
-// folders are not followed. UserError for anything else, and for a token file that is empty or not whole.
-DataFiles find_data_files(const std::string& path);
+// folders are not followed. Left out are the folder `leave_out`, what .gitignore files name (those above too, up to the
+// repository's root), and folders that hold what training writes: runs, checkpoints, exported models. UserError for
+// anything else, and for a token file that is empty or not whole.
+DataFiles find_data_files(const std::string& path, const std::string& leave_out = "");
 
 }  // namespace startrail
