@@ -1,7 +1,9 @@
 // Whole training runs: their losses do not depend on the ranks, repeat to the bit, and survive being stopped.
+#include <ATen/ATen.h>
+#include <fcntl.h>
 #include <gtest/gtest.h>
-#include <signal.h>
-#include <sys/wait.h>
+#include <sys/file.h>
+#include <torch/csrc/autograd/autograd.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -13,6 +15,7 @@
 #include <thread>
 
 #include "startrail/base/testing.h"
+#include "startrail/run/comm/ranks.h"
 #include "startrail/train/data/testing.h"
 #include "startrail/train/estimate.h"
 #include "startrail/train/trainer.h"
@@ -64,6 +67,64 @@ TEST(Train, PackedDocumentsDoNotDependOnTheRanks) {
   }
   config.data.documents = false;
   EXPECT_GT(std::abs(run_training(config).losses[0] - one[0]), 1e-5);  // the mask matters
+}
+
+// Of the mean loss over all valid tokens of the first step, by plain autograd on one rank.
+double gradient_norm(const TrainConfig& config) {
+  double norm = 0;
+  run_ranks(1, 1, [&](const std::shared_ptr<Group>& group) {
+    const LlamaConfig shape = model_config(config);
+    const AttentionOptions options;
+    Llama model(shape);
+    ParameterRow row(model, at::kFloat);
+    const Shard all{0, row.size()};
+    row.weights().copy_(initial_values(model, static_cast<uint64_t>(config.train.seed), all));
+    const TokenSource source(open_data(corpus_options(config, shape.vocabulary)), source_options(config));
+    at::Tensor sum = at::zeros({}, at::kDouble);
+    int64_t count = 0;
+    std::set<int64_t> counts;
+    for (int64_t i = 0; i < config.train.batch; ++i) {
+      const Example example = source.training(i, Order::contiguous, *group);
+      const Loss loss = model.loss(example, make_sequence(example, options, group, false));
+      sum = sum + loss.sum;
+      count += loss.count;
+      counts.insert(loss.count);
+    }
+    EXPECT_GT(counts.size(), 1u);  // otherwise nothing is shown
+    EXPECT_LT(count, 99 * config.train.batch * config.train.tokens / 100);
+    torch::autograd::backward({sum / static_cast<double>(count)});
+    row.collect_gradients();
+    norm = row.gradients().to(at::kDouble).norm().item<double>();
+  });
+  return norm;
+}
+
+// AdamW's steps hardly depend on the gradient's scale, so losses do not show it; clipping does.
+TEST(Train, GradientIsThatOfTheMeanOverAllValidTokens) {
+  const TempFolder folder;
+  TrainConfig config = small_config(folder, /*lines=*/1, /*files=*/200);
+  config.train.steps = 1;
+  config.train.batch = 4;
+  config.train.tokens = 301;
+  config.data.documents = true;
+  const double expected = gradient_norm(config);
+  EXPECT_NEAR(run_training(config).last.gradient_norm, expected, 1e-4 * expected);
+  config.parallel.ranks = 8;
+  config.parallel.data_parallel = 2;
+  EXPECT_NEAR(run_training(config).last.gradient_norm, expected, 1e-4 * expected);
+}
+
+TEST(Train, ValidatesOnFewerTokensThanRanks) {
+  const TempFolder folder;
+  TrainConfig config = small_config(folder);
+  config.train.steps = 1;
+  config.data.validation_path = folder.write("short.txt", "abcd");
+  const double one = run_training(config).validation.value();
+  for (const char* grid : {"ring", "startrail:2", "heads=2,ring=4"}) {
+    config.parallel.ranks = 8;
+    config.parallel.grid = grid;
+    EXPECT_NEAR(run_training(config).validation.value(), one, 1e-4 * one) << grid;
+  }
 }
 
 TEST(Train, BrainFloatFollowsFloat) {
