@@ -127,6 +127,36 @@ TEST(Train, ValidatesOnFewerTokensThanRanks) {
   }
 }
 
+TEST(Train, KeepsASecondTrainerOutOfTheRun) {
+  const TempFolder folder;
+  TrainConfig config = small_config(folder);
+  config.train.steps = 1;
+  const int file = open(folder.write("run/.lock", "").c_str(), O_RDWR);
+  ASSERT_EQ(flock(file, LOCK_EX), 0);
+  EXPECT_NE(error_of([&] { run_training(config, {}, true); }).find("by another process"), std::string::npos);
+  EXPECT_FALSE(fs::exists(fs::path(config.run.folder) / "metrics.jsonl"));
+  close(file);
+  run_training(config, {}, true);
+}
+
+TEST(Train, NoStepIsMissingFromTheMetricsOfASavedOne) {
+  const TempFolder folder;
+  TrainConfig config = small_config(folder);
+  config.train.steps = 3;
+  config.run.save_every = 1;
+  config.validate.every = 2;
+  const auto lines = [&] {
+    std::ifstream in(fs::path(config.run.folder) / "metrics.jsonl");
+    std::vector<std::string> found;
+    for (std::string line; std::getline(in, line);) found.push_back(line);
+    return found;
+  };
+  std::vector<size_t> when_saved;
+  run_training(config, {}, true, 0, [&](const fs::path&) { when_saved.push_back(lines().size()); });
+  EXPECT_EQ(when_saved, (std::vector<size_t>{1, 2, 4}));  // step 2's validation comes after its checkpoint
+  EXPECT_EQ(lines().size(), 5u);
+}
+
 TEST(Train, BrainFloatFollowsFloat) {
   const TempFolder folder;
   TrainConfig config = small_config(folder);

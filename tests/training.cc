@@ -43,7 +43,8 @@ TrainConfig small_config(const TempFolder& folder, int lines, int files) {
   return config;
 }
 
-TrainingResult run_training(const TrainConfig& config, const fs::path& checkpoint, bool save, int stop_after) {
+TrainingResult run_training(const TrainConfig& config, const fs::path& checkpoint, bool save, int stop_after,
+                            const std::function<void(const fs::path&)>& on_checkpoint) {
   LlamaConfig model = model_config(config);
   model.vocabulary = 256;
   check_config(config, model);
@@ -56,6 +57,7 @@ TrainingResult run_training(const TrainConfig& config, const fs::path& checkpoin
                     {},
                     save,
                     {}};
+  training.observer.on_checkpoint = on_checkpoint;
   training.observer.stop = [&] { return ++steps == stop_after; };
   return train(training);
 }

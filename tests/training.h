@@ -11,7 +11,8 @@ TrainConfig small_config(const TempFolder& folder, int lines = 400, int files = 
 
 // Trains without writing anything unless `save`, on two threads. `stop_after` steps rank 0 asks for the end.
 TrainingResult run_training(const TrainConfig& config, const std::filesystem::path& checkpoint = {}, bool save = false,
-                            int stop_after = 0);
+                            int stop_after = 0,
+                            const std::function<void(const std::filesystem::path&)>& on_checkpoint = {});
 
 // Starts the command again and again with a checkpoint after every step, kills it (SIGKILL) at a random moment `times`
 // times, and checks each time that the newest checkpoint loads and that none that was complete is lost.

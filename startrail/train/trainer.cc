@@ -1,10 +1,15 @@
 #include "startrail/train/trainer.h"
 
 #include <ATen/ATen.h>
+#include <fcntl.h>
+#include <sys/file.h>
 #include <torch/csrc/autograd/autograd.h>
+#include <unistd.h>
 
+#include <cerrno>
 #include <chrono>
 #include <cmath>
+#include <cstring>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
@@ -24,7 +29,26 @@ constexpr int64_t kTracedSteps = 3;  // enough to see the pattern; a long trace 
 
 double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
-// metrics.jsonl: one line per step, without those after the step a run goes on from.
+// Keeps a second trainer out of a run's folder. The system lets go of it with the process, however that ends.
+class RunLock {
+ public:
+  explicit RunLock(const fs::path& folder)
+      : file_(open((folder / ".lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644)) {
+    if (file_ < 0) throw UserError(cat(folder.string(), " cannot be written: ", std::strerror(errno)));
+    if (flock(file_, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK) return;  // or a file system without locks
+    close(file_);
+    throw UserError(cat(folder.string(), " is being trained in by another process: let it end or stop it first, or ",
+                        "set run.folder to another folder"));
+  }
+  ~RunLock() { close(file_); }
+  RunLock(const RunLock&) = delete;
+  RunLock& operator=(const RunLock&) = delete;
+
+ private:
+  int file_;
+};
+
+// metrics.jsonl: one line per step, and one per validation, without those after the step a run goes on from.
 class Metrics {
  public:
   Metrics(const fs::path& file, int64_t step) {
@@ -34,23 +58,28 @@ class Metrics {
         const auto json = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
         if (!json.is_discarded() && json.value("step", int64_t{0}) <= step) kept.push_back(line);
       }
-    out_.open(file, std::ios::trunc);
+    // Under another name until it is whole: the old lines must outlive a kill.
+    const fs::path fresh = cat(file.string(), ".partial");
+    out_.open(fresh, std::ios::trunc);
     for (const std::string& line : kept) out_ << line << "\n";
     if (!out_.flush()) throw UserError(cat(file.string(), " cannot be written"));
+    fs::rename(fresh, file);
   }
   void write(const StepReport& report) {
-    nlohmann::json json = {{"step", report.step},
-                           {"loss", report.loss},
-                           {"gradient_norm", report.gradient_norm},
-                           {"learning_rate", report.learning_rate},
-                           {"seconds", report.seconds},
-                           {"tokens_per_second", report.tokens_per_second},
-                           {"wait_share", report.wait_share},
-                           {"peak_bytes", report.peak_bytes},
-                           {"attention_bytes", report.attention.total()},
-                           {"weight_bytes", report.weight_bytes}};
-    if (report.validation) json["validation"] = *report.validation;
+    const nlohmann::json json = {{"step", report.step},
+                                 {"loss", report.loss},
+                                 {"gradient_norm", report.gradient_norm},
+                                 {"learning_rate", report.learning_rate},
+                                 {"seconds", report.seconds},
+                                 {"tokens_per_second", report.tokens_per_second},
+                                 {"wait_share", report.wait_share},
+                                 {"peak_bytes", report.peak_bytes},
+                                 {"attention_bytes", report.attention.total()},
+                                 {"weight_bytes", report.weight_bytes}};
     out_ << json.dump() << std::endl;
+  }
+  void write(int64_t step, double validation) {
+    out_ << nlohmann::json{{"step", step}, {"validation", validation}}.dump() << std::endl;
   }
 
  private:
@@ -69,6 +98,11 @@ class RankTrainer {
         row_(*model_, compute_type(config_)),
         optimizer_(*model_, row_, world, optimizer_options(config_)),
         attention_(attention_options(config_)) {
+    if (training_.save && world_->rank() == 0) {
+      fs::create_directories(config_.run.folder);
+      lock_.emplace(config_.run.folder);
+    }
+    world_->barrier();  // nobody reads a folder that another process may be changing
     if (!training.checkpoint.empty()) {
       state_ = read_state(training.checkpoint);
       load_checkpoint(training.checkpoint, *model_, optimizer_, *world_);
@@ -81,10 +115,12 @@ class RankTrainer {
     static_bytes_ = memory_->bytes;
     first_step_ = state_.step;
     TrainConfig written = config_;
+    // So that the run can be gone on with and evaluated from any folder.
+    for (std::string* path : {&written.data.path, &written.data.validation_path, &written.run.folder})
+      if (!path->empty()) *path = fs::weakly_canonical(*path).string();
     state_.settings = to_toml(settings_of(written));
     state_.data = training.source->fingerprint();
     if (training_.save && world_->rank() == 0) {
-      fs::create_directories(config_.run.folder);
       write_text(fs::path(config_.run.folder) / "config.toml", state_.settings);
       metrics_.emplace(fs::path(config_.run.folder) / "metrics.jsonl", state_.step);
     }
@@ -97,15 +133,17 @@ class RankTrainer {
       record(state_.step - first_step_ < kTracedSteps);
       StepReport report = step(result.stopped);
       const bool last = state_.step == config_.train.steps;
-      // Saved first: who stops a run wants it safe, not measured.
+      // Written down before it is saved, so that no step is missing from what goes on from there; and saved before it
+      // is validated: who stops a run wants it safe, not measured.
+      if (metrics_) metrics_->write(report);
       if (training_.save && (due(config_.run.save_every) || last || result.stopped)) save();
       if (!result.stopped && (due(config_.validate.every) || last)) report.validation = validation();
       if (report.validation) result.validation = report.validation;
+      if (report.validation && metrics_) metrics_->write(report.step, *report.validation);
       result.losses.push_back(report.loss);
       result.seconds += report.seconds;
       result.tokens += config_.train.batch * config_.train.tokens;
       result.last = report;
-      if (metrics_) metrics_->write(report);
       if (world_->rank() == 0 && training_.observer.on_step) training_.observer.on_step(report);
     }
     result.trace = trace_;
@@ -244,6 +282,7 @@ class RankTrainer {
   int64_t static_bytes_ = 0;
   double valid_tokens_ = 0;
   int bad_steps_ = 0;
+  std::optional<RunLock> lock_;
   std::optional<Metrics> metrics_;
   std::shared_ptr<RankTrace> trace_;
 };
