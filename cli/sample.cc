@@ -9,6 +9,7 @@
 #include "startrail/base/error.h"
 #include "startrail/run/comm/ranks.h"
 #include "startrail/train/checkpoint.h"
+#include "startrail/train/estimate.h"
 #include "startrail/train/tokenizer.h"
 #include "startrail/train/trainer.h"
 #include "startrail/train/weights.h"
@@ -67,6 +68,15 @@ void run_sample(const SampleFlags& flags) {
   if (prompt.empty())
     throw UserError("this model is not byte-level: give --prompt token ids such as 1,2,3, or --tokenizer");
 
+  const LlamaConfig& shape = model->shape();
+  const double each = 2.0 * static_cast<double>(shape.layers * shape.key_heads * shape.head_dim) *
+                      static_cast<double>(c10::elementSize(parse_type(flags.dtype)));
+  const double room = static_cast<double>(available_memory()) / each - static_cast<double>(prompt.size());
+  if (static_cast<double>(flags.options.tokens) > room)
+    throw UserError(cat("--tokens ", flags.options.tokens, " need ",
+                        human_bytes(each * static_cast<double>(flags.options.tokens)),
+                        " for keys and values, which is not free: give ", fixed(std::max(0.0, room), 0), " or fewer"));
+
   std::cout << flags.prompt << std::flush;
   bool first = flags.prompt.empty();
   std::vector<int64_t> drawn;
@@ -100,8 +110,11 @@ struct EvaluateFlags {
 void run_evaluate(const EvaluateFlags& flags) {
   const fs::path folder = model_folder(flags.checkpoint);
   TrainConfig config;
-  if (fs::exists(folder / "training.json"))
-    read_toml_text(settings_of(config), read_state(folder).settings, (folder / "training.json").string());
+  TrainingState state;
+  if (fs::exists(folder / "training.json")) {
+    state = read_state(folder);
+    read_toml_text(settings_of(config), state.settings, (folder / "training.json").string());
+  }
   const auto model = load_model(folder, parse_type(flags.dtype));
   CorpusOptions corpus = corpus_options(config, model->shape().vocabulary);
   if (!flags.data.empty()) {
@@ -113,11 +126,17 @@ void run_evaluate(const EvaluateFlags& flags) {
   options.validation_windows = flags.windows;
   if (flags.tokens > 0) options.tokens = flags.tokens;
   const Corpora data = open_data(corpus);
+  if (flags.data.empty() && !fingerprint(data).starts_with(state.data))
+    std::cerr << "startrail: warning: the data in " << corpus.path << " is not what the run held out and trained on: "
+              << "this loss cannot be compared with the run's\n";
   if (data.validation.tokens() == 0) throw UserError("this run held no data out: give --data");
   if (data.validation.tokens() < options.tokens + 1)
     throw UserError(cat("the validation data has ", data.validation.tokens(), " tokens, but one sequence needs ",
                         options.tokens + 1, ": give --tokens ", data.validation.tokens() - 1,
                         " or less, or more data"));
+  if (flags.buckets > options.tokens)
+    throw UserError(cat("--buckets ", flags.buckets, " are more than the ", options.tokens,
+                        " tokens of a sequence: give as many or fewer"));
   const TokenSource source({data.validation, data.validation}, options);
   Validation result;
   Progress progress(cat("evaluating ", source.validation_count(), " sequences"));
@@ -190,8 +209,12 @@ void add_evaluate(CLI::App& app) {
   command->add_option("--checkpoint", flags->checkpoint, kCheckpointHelp)->required()->type_name("FOLDER");
   command->add_option("--data", flags->data, "Text or token files; otherwise the run's own validation data")
       ->type_name("PATH");
-  command->add_option("--tokens", flags->tokens, "Length of a sequence; 0: as in training")->capture_default_str();
-  command->add_option("--windows", flags->windows, "Sequences used; 0: all")->capture_default_str();
+  command->add_option("--tokens", flags->tokens, "Length of a sequence; 0: as in training")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  command->add_option("--windows", flags->windows, "Sequences used; 0: all")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
   command->add_option("--buckets", flags->buckets, "Parts of the sequence whose loss is shown")
       ->check(CLI::Range(1, 4096))
       ->capture_default_str();

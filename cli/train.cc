@@ -4,7 +4,11 @@
 
 #include <ATen/Parallel.h>
 #include <atomic>
+#include <cerrno>
 #include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
 #include <iostream>
 #include <nlohmann/json.hpp>
 
@@ -82,7 +86,44 @@ std::string ratio_text(int64_t part, int64_t whole) {
 
 // --- From the command line to a plan
 
-// Reads every layer: the defaults, a checkpoint's or file's settings, --set.
+// The base of all layers when a run goes on: what it was told before.
+TrainingState read_run(const fs::path& checkpoint, TrainConfig& config) {
+  const TrainingState state = read_state(checkpoint);
+  read_toml_text(settings_of(config), state.settings, (checkpoint / "training.json").string());
+  // The run may have been moved since. A checkpoint that was copied out of its run has none around it.
+  if (checkpoint.parent_path().filename() == "checkpoints")
+    config.run.folder = checkpoint.parent_path().parent_path().string();
+  return state;
+}
+
+// What the settings in `table` that differ are and were: "data.validation is 0.1 and was 0.05".
+std::string changes(const std::string& table, TrainConfig now, TrainConfig before) {
+  std::vector<std::string> found;
+  const Settings ours = settings_of(now), theirs = settings_of(before);
+  for (size_t i = 0; i < ours.size(); ++i)
+    if (ours[i].name.starts_with(table) && value_text(ours[i]) != value_text(theirs[i]))
+      found.push_back(cat(ours[i].name, " is ", value_text(ours[i]), " and was ", value_text(theirs[i])));
+  return join(found);
+}
+
+// A run goes on at the next of its examples, which these settings number.
+void check_order(const TrainConfig& config, const TrainConfig& before, const fs::path& checkpoint) {
+  for (const char* name : {"train.tokens", "train.seed"})
+    if (const std::string change = changes(name, config, before); !change.empty())
+      throw UserError(cat(change, ": it decides which data comes next, so it must stay when a run goes on; --from ",
+                          checkpoint.string(), " starts a new run from these weights"));
+}
+
+void check_data(const TrainConfig& config, const TrainConfig& before, const TrainingState& state, const Corpora& data,
+                const fs::path& checkpoint) {
+  if (state.data.starts_with(data.training.fingerprint()) || config.data.allow_changed) return;
+  const std::string change = changes("data.", config, before);
+  throw UserError(cat("the data in ", config.data.path, " is not what it was at the checkpoint ", checkpoint.string(),
+                      change.empty() ? "" : cat(" (", change, ")"),
+                      ": restore it, or go on with --set data.allow_changed=true"));
+}
+
+// Reads every layer: the defaults, a checkpoint's or folder's and a file's settings, --set.
 Plan resolve(const TrainFlags& flags) {
   TrainConfig config;
   const Settings settings = settings_of(config);
@@ -92,28 +133,85 @@ Plan resolve(const TrainFlags& flags) {
     if (!flags.config.empty() || !flags.from.empty())
       throw UserError(
           "--resume goes on with the run's own configuration and weights: leave out the config file and --from");
-    checkpoint = find_checkpoint(flags.resume);
-    state = read_state(checkpoint);
-    read_toml_text(settings, state.settings, (checkpoint / "training.json").string());
-    config.run.folder = fs::absolute(checkpoint).lexically_normal().parent_path().parent_path().string();
-  } else if (!flags.config.empty()) {
-    read_toml(settings, flags.config);
+    checkpoint = fs::canonical(find_checkpoint(flags.resume));
+    state = read_run(checkpoint, config);
   }
+  const fs::path origin = !checkpoint.empty() ? checkpoint : fs::path(flags.from);
+  LlamaConfig held;
+  if (!origin.empty()) {
+    held = open_model(origin)->shape();
+    set_model(config, held);
+  }
+  const TrainConfig before = config;
+  if (!flags.config.empty()) read_toml(settings, flags.config);
   for (const std::string& set : flags.sets) set_value(settings, set);
   if (config.data.path.empty())
     throw UserError("there is nothing to train on: give --set data.path=<text file, folder or .bin>, or a config file");
+  if (fs::weakly_canonical(config.run.folder) == fs::weakly_canonical(config.data.path))
+    throw UserError(cat("run.folder ", config.run.folder, " is data.path too: what is written would become data; ",
+                        "give run.folder a folder of its own, which may lie in data.path"));
+  if (!origin.empty() && config.model.preset != before.model.preset) {
+    const LlamaConfig preset = llama_preset(config.model.preset);
+    if (preset.dim != held.dim || preset.layers != held.layers || preset.hidden != held.hidden)
+      throw UserError(cat("model.preset ", config.model.preset, " is not what ", origin.string(),
+                          " has: leave it out, the shape comes from there"));
+  }
 
-  const fs::path origin = !checkpoint.empty() ? checkpoint : fs::path(flags.from);
-  LlamaConfig model = origin.empty() ? model_config(config) : open_model(origin)->shape();
-  Corpora data = open_data(corpus_options(config, model.vocabulary));
+  LlamaConfig model = origin.empty() ? model_config(config)
+                                     : changed_model(config, held, origin.string(), /*stretch=*/checkpoint.empty());
+  const Corpora data = open_data(corpus_options(config, model.vocabulary));
   if (origin.empty() && config.model.vocabulary == 0 && data.training.is_bytes()) model.vocabulary = 256;
-  if (origin.empty()) model.max_tokens = config.train.tokens;
   check_config(config, model);
-  if (!checkpoint.empty() && state.data != data.training.fingerprint() && !config.data.allow_changed)
-    throw UserError(cat("the data in ", config.data.path, " is not what it was at the checkpoint ", checkpoint.string(),
-                        ": restore it, or go on with --set data.allow_changed=true"));
+  if (!checkpoint.empty()) {
+    check_order(config, before, checkpoint);
+    check_data(config, before, state, data, checkpoint);
+  }
+  config.data.allow_changed = false;  // it was for this start only
+  set_model(config, model);           // so that what is saved is what is trained
   auto source = std::make_shared<const TokenSource>(data, source_options(config));
   return {config, model, data, source, checkpoint, state.step};
+}
+
+// --- What would fail later
+
+// A folder and a file are tried and gone again, since rights alone do not tell.
+void check_folder(const fs::path& folder) {
+  fs::path there = fs::weakly_canonical(folder);
+  while (!fs::exists(there) && there.has_relative_path()) there = there.parent_path();
+  std::string trial = (there / ".startrail-XXXXXX").string();
+  if (!mkdtemp(trial.data()))
+    throw UserError(
+        cat("run.folder ", folder.string(), " cannot be written: ", there.string(), ": ", std::strerror(errno)));
+  fs::remove(trial);
+}
+
+void check_profile(const fs::path& file, const fs::path& run) {
+  if (file.empty()) return;
+  const fs::path folder = fs::weakly_canonical(file).parent_path();
+  if (folder == fs::weakly_canonical(run)) return;  // made when the run starts
+  const bool fresh = !fs::exists(file);
+  const bool writes = std::ofstream(file, std::ios::app).is_open();
+  if (!writes) throw UserError(cat("--profile ", file.string(), " cannot be written: ", std::strerror(errno)));
+  if (fresh) fs::remove(file);
+}
+
+void check_start(const TrainFlags& flags, const Plan& plan) {
+  const TrainConfig& config = plan.config;
+  check_memory(config, plan.model, available_memory());
+  const bool own = plan.checkpoint.parent_path() == fs::weakly_canonical(config.run.folder) / "checkpoints";
+  if (has_checkpoint(config.run.folder) && !own)
+    throw UserError(cat(config.run.folder, " already holds a run",
+                        plan.checkpoint.empty() ? cat(": go on with --resume ", config.run.folder, ", or ")
+                                                : cat(", and ", plan.checkpoint.string(), " is not of it: "),
+                        "set run.folder to another folder"));
+  if (plan.step >= config.train.steps)
+    throw UserError(cat("the checkpoint is at step ", plan.step, " and train.steps is ", config.train.steps,
+                        ": give more with --set train.steps=N"));
+  check_folder(config.run.folder);
+  check_profile(flags.profile, config.run.folder);
+  // An empty shard of the weights: names and shapes are compared, nothing is read.
+  if (!flags.from.empty()) read_shard(open_weights(flags.from), Llama(plan.model), {});
+  if (flags.dry_run && !plan.checkpoint.empty()) verify_checkpoint(plan.checkpoint);  // otherwise the ranks do it
 }
 
 // --- What is said before, during and after
@@ -131,7 +229,8 @@ void print_plan(const Plan& plan, const Estimate& e) {
             << (c.data.documents ? "; documents packed" : "") << "\n"
             << "steps     " << c.train.steps << " of " << c.train.batch << " x " << c.train.tokens << " tokens ("
             << fixed(static_cast<double>(c.train.steps * c.train.batch) / static_cast<double>(plan.source->epoch()), 2)
-            << " epochs)" << (plan.step > 0 ? cat(", from step ", plan.step) : "") << "\n"
+            << " epochs)" << (c.train.warmup >= c.train.steps ? ", all of them in the warm-up" : "")
+            << (plan.step > 0 ? cat(", from step ", plan.step) : "") << "\n"
             << "ranks     " << c.parallel.ranks << " on " << thread_count(c) << " threads: " << c.parallel.data_parallel
             << " data parallel x " << to_text(attention.grid);
   const std::string scheme = scheme_of(attention.grid);
@@ -278,19 +377,16 @@ void run(const TrainFlags& flags) {
   const Plan plan = resolve(flags);
   const TrainConfig& config = plan.config;
   const Estimate estimated = estimate(config, plan.model);
-  check_memory(config, plan.model, available_memory());
-  if (plan.checkpoint.empty() && has_checkpoint(config.run.folder))
-    throw UserError(cat(config.run.folder, " already holds a run: go on with --resume ", config.run.folder,
-                        ", or set run.folder to another folder"));
-  if (plan.step >= config.train.steps)
-    throw UserError(cat("the checkpoint is at step ", plan.step, " and train.steps is ", config.train.steps,
-                        ": give more with --set train.steps=N"));
+  check_start(flags, plan);
   if (!flags.json) print_plan(plan, estimated);
   if (flags.dry_run) {
     if (flags.json)
       std::cout << to_json(plan, estimated).dump(2) << "\n";
     else
-      std::cout << "dry run: all of this was checked, nothing was trained or written\n";
+      std::cout << "dry run: settings, sizes, memory, folders and "
+                << (plan.checkpoint.empty() ? "weights" : "the checkpoint") << " were checked"
+                << (plan.data.training.is_bytes() ? "" : "; token ids are when they are read")
+                << "; nothing was trained or written\n";
     return;
   }
   if (!flags.json) std::cout << std::endl;
@@ -317,7 +413,8 @@ void run(const TrainFlags& flags) {
   print_summary(plan, result, estimated);
   if (!flags.profile.empty()) std::cout << "  trace             " << flags.profile << " (open it in ui.perfetto.dev)\n";
   print_sample(plan);
-  if (result.stopped) std::cout << "\ngo on with: startrail train --resume " << config.run.folder << "\n";
+  if (result.stopped)
+    std::cout << "\ngo on with: " << program_invocation_name << " train --resume " << config.run.folder << "\n";
 }
 
 }  // namespace
@@ -327,6 +424,7 @@ void add_train(CLI::App& app) {
   CLI::App* command = app.add_subcommand("train", "Train a GPT with its sequence split over a grid of ranks");
   command->add_option("config", flags->config, "A TOML file; see --help-config and examples/configs");
   command->add_option("--set", flags->sets, "Override a setting: --set train.tokens=8192; may be given many times")
+      ->allow_extra_args(false)  // one each, or it would take the config file too
       ->take_all()
       ->type_name("KEY=VALUE");
   command->add_option("--from", flags->from, "Start from the weights in this folder (config.json, model.safetensors)")

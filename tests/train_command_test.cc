@@ -103,6 +103,12 @@ TEST_F(TrainCommand, SamplesEvaluatesAndExports) {
   EXPECT_EQ(one.text.size(), 5u + 40 + 1);
   EXPECT_EQ(run_command(sample + "--temperature 0").text, run_command(sample + "--top-k 1 --seed 9").text);
   expect_parts(run_command(sample + "--top-p 0"), 2, {"top-p 0"});
+  expect_parts(run_command(cat("sample --checkpoint ", run_folder(), " --tokens 1000000000000000")), 2,
+               {"--tokens 1000000000000000 need", "or fewer"});
+  const std::string evaluate = cat("evaluate --checkpoint ", run_folder(), " ");
+  expect_parts(run_command(evaluate + "--buckets 129"), 2, {"--buckets 129 are more than the 128 tokens"});
+  expect_parts(run_command(evaluate + "--tokens -1"), 2, {"--tokens"});
+  expect_parts(run_command(evaluate + "--windows -1"), 2, {"--windows"});
   expect_parts(run_command("sample --checkpoint " + folder_.path("data")), 2, {"no complete checkpoint"});
 
   const Ended evaluated = run_command(cat("evaluate --checkpoint ", run_folder(), " --buckets 4 --json"));
@@ -136,6 +142,101 @@ TEST_F(TrainCommand, DryRunsAndRefusesWhatDoesNotFit) {
                {"this run needs about", "train.tokens=", "would fit"});
 }
 
+TEST_F(TrainCommand, ItsOwnOutputIsNotItsData) {
+  // The run, an exported model and a trace's folder all lie among the data.
+  const std::string run = folder_.path("data/runs/one"), more = cat("--set run.folder=", run, " ");
+  ASSERT_EQ(run_command(train(more)).code, 0);
+  ASSERT_EQ(run_command(cat("export --checkpoint ", run, " --out ", folder_.path("data/my-model"))).code, 0);
+  expect_parts(run_command(cat("train --resume ", run, " --set train.steps=7")), 0,
+               {"(2 runs or models left out)", "step 7/7"});
+  expect_parts(run_command(train("--set run.folder=" + folder_.path("data"))), 2, {"is data.path too"});
+}
+
+TEST_F(TrainCommand, FindsTheRunOfACheckpoint) {
+  ASSERT_EQ(run_command(train("--set run.save_every=4")).code, 0);
+  const std::string early = run_folder() + "/checkpoints/step-00000004", copy = folder_.path("a/copy/step-00000004");
+  fs::create_directories(folder_.path("a/copy"));
+  fs::copy(early, copy);
+  ASSERT_EQ(run_command(train("--set run.folder=" + folder_.path("other"))).code, 0);
+  const auto resume = [&](const std::string& checkpoint, const std::string& more) {
+    return run_command(cat("train --resume ", checkpoint, " ", more));
+  };
+  // One that lies in no run is of none, and never goes on in another one's folder.
+  expect_parts(resume(copy, ""), 2, {run_folder(), "already holds a run", "is not of it", "set run.folder"});
+  expect_parts(resume(early, "--set run.folder=" + folder_.path("other")), 2, {"other already holds a run"});
+  expect_parts(resume(copy, "--set run.folder=" + folder_.path("new")), 0, {"from step 4", "new/checkpoints"});
+  EXPECT_FALSE(fs::exists(folder_.path("a/checkpoints")));
+  // A slash at its end changes nothing.
+  expect_parts(resume(early + "/", "--set train.steps=5"), 0, {"from step 4", "run/checkpoints/step-00000005"});
+  EXPECT_FALSE(fs::exists(run_folder() + "/checkpoints/step-00000006"));
+}
+
+TEST_F(TrainCommand, GoesOnOnlyAsItWas) {
+  ASSERT_EQ(run_command(train()).code, 0);
+  const auto resume = [&](const std::string& sets) {
+    std::string command = cat("train --resume ", run_folder(), " --set train.steps=8");
+    for (const std::string& set : split(sets, ' ')) command += " --set " + set;
+    return run_command(command);
+  };
+  expect_parts(resume("model.dim=128"), 2, {"model.dim = 128", "has, 64"});
+  expect_parts(resume("train.tokens=64"), 2, {"train.tokens is 64 and was 128", "--from"});
+  expect_parts(resume("train.seed=5"), 2, {"train.seed is 5 and was 1"});
+  expect_parts(resume("data.validation=0.5"), 2, {"data.validation is 0.5 and was 0.05"});
+  expect_parts(resume("train.batch=2"), 0, {"step 8/8"});
+  // Changed data is accepted once, not for ever.
+  folder_.write("data/0.txt", "other text\n");
+  expect_parts(resume("train.steps=9 data.allow_changed=true"), 0, {"step 9/9"});
+  folder_.write("data/1.txt", "other text again\n");
+  expect_parts(resume("train.steps=10"), 2, {"is not what it was"});
+  expect_parts(run_command(cat("evaluate --checkpoint ", run_folder(), " --tokens 16")), 0, {"warning: the data in"});
+}
+
+TEST_F(TrainCommand, StretchesAModelItStartsFrom) {
+  ASSERT_EQ(run_command(train()).code, 0);
+  const std::string from = cat("--from ", run_folder(), "/checkpoints/latest --set run.folder=", folder_.path("long"));
+  expect_parts(run_command(train(from + " --set model.hidden=100")), 2, {"model.hidden = 100", "only rope_"});
+  expect_parts(run_command(train(from + " --set model.preset=gpt-1b")), 2, {"model.preset gpt-1b", "leave it out"});
+  expect_parts(
+      run_command(train(from + " --set train.tokens=256 --set model.rope_scaling=yarn --set model.rope_factor=2")), 0,
+      {"step 6/6"});
+  std::ifstream file(fs::path(find_checkpoint(folder_.path("long"))) / "config.json");
+  const json config = json::parse(file);
+  EXPECT_EQ(config["rope_parameters"]["rope_type"], "yarn");
+  EXPECT_EQ(config["rope_parameters"]["original_max_position_embeddings"], 128);
+  EXPECT_EQ(config["max_position_embeddings"], 256);
+  TrainConfig saved;
+  read_toml(settings_of(saved), fs::path(folder_.path("long")) / "config.toml");
+  EXPECT_EQ(saved.model.rope_scaling, "yarn");
+  EXPECT_EQ(saved.model.kv_heads, 4);
+}
+
+TEST_F(TrainCommand, DryRunFindsWhatWouldFailLater) {
+  ASSERT_EQ(run_command(train()).code, 0);
+  const auto dry = [&](const std::string& more) { return run_command(cat("train --dry-run ", more)); };
+  const std::string config = folder_.path("config.toml"), fresh = cat(" --set run.folder=", folder_.path("new"), " ");
+  folder_.write("empty/config.json", "");
+  fs::copy_file(find_checkpoint(run_folder()) / "config.json", folder_.path("empty/config.json"),
+                fs::copy_options::overwrite_existing);
+  expect_parts(dry(cat(config, fresh, "--from ", folder_.path("empty"))), 2, {"holds no weights"});
+  expect_parts(dry(cat(config, " --set run.folder=/proc/nowhere/run")), 2, {"/proc/nowhere/run cannot be written"});
+  folder_.write("file", "");
+  expect_parts(dry(cat(config, " --set run.folder=", folder_.path("file"))), 2, {"cannot be written"});
+  for (const char* how : {"--dry-run", ""})
+    expect_parts(run_command(train(cat(fresh, how, " --profile ", folder_.path("no/such/trace.json")))), 2,
+                 {"--profile", "trace.json cannot be written"});
+  EXPECT_FALSE(fs::exists(folder_.path("new")));
+  folder_.write("t.bin", token_bytes(std::vector<uint16_t>(3000, 1)));
+  expect_parts(dry(cat(config, fresh, "--set data.path=", folder_.path("t.bin"))), 0, {"token ids are when"});
+
+  const fs::path weights = find_checkpoint(run_folder()) / "model.safetensors";
+  expect_parts(dry(cat("--resume ", run_folder(), " --set train.steps=9")), 0, {"the checkpoint were checked"});
+  std::fstream damaged(weights, std::ios::in | std::ios::out | std::ios::binary);
+  damaged.seekp(static_cast<int64_t>(fs::file_size(weights)) - 9);
+  damaged.put('\x55');
+  damaged.close();
+  expect_parts(dry(cat("--resume ", run_folder(), " --set train.steps=9")), 2, {"model.safetensors is damaged"});
+}
+
 TEST_F(TrainCommand, ExplainsEverySetting) {
   TrainConfig config;
   const Ended ended = run_command("train --help-config");
@@ -148,6 +249,9 @@ TEST_F(TrainCommand, ExplainsEverySetting) {
 
 TEST_F(TrainCommand, SaysWhatIsWrong) {
   const auto error = [&](const std::string& more) { return run_command(train(more)); };
+  expect_parts(run_command(cat("train --dry-run --set train.steps=77 ", folder_.path("config.toml"))), 0,
+               {"77 of 1 x"});
+  expect_parts(error("--set train.tokens=3 --set parallel.ranks=8"), 2, {"train.tokens 3 leaves a rank without"});
   expect_parts(error("--set train.tokns=5"), 2, {"train.tokns", "train.tokens"});
   expect_parts(error("--set train.tokens=many"), 2, {"train.tokens", "many"});
   expect_parts(error("--set train.schedule=square"), 2, {"cosine, linear, constant"});

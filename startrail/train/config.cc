@@ -7,6 +7,32 @@
 #include "startrail/run/kernel/kernel.h"
 
 namespace startrail {
+namespace {
+
+// So that counts of tokens and bytes fit 64 bits.
+constexpr double kMostTokens = 1e12, kMostBatch = 1e6, kMostSteps = 1e9;
+
+void check_rope_settings(const TrainConfig& config) {
+  const auto& m = config.model;
+  const TrainConfig defaults;
+  const auto refuse = [&](const char* name, double value, const char* needed) {
+    throw UserError(cat("model.", name, " ", value, " has no effect with model.rope_scaling ", m.rope_scaling,
+                        ": it needs ", needed));
+  };
+  if (m.rope_scaling == "default" && m.rope_factor != defaults.model.rope_factor)
+    refuse("rope_factor", m.rope_factor, "linear, llama3 or yarn");
+  if (m.rope_scaling != "llama3" && m.rope_low_frequency != defaults.model.rope_low_frequency)
+    refuse("rope_low_frequency", m.rope_low_frequency, "llama3");
+  if (m.rope_scaling != "llama3" && m.rope_high_frequency != defaults.model.rope_high_frequency)
+    refuse("rope_high_frequency", m.rope_high_frequency, "llama3");
+  if (m.rope_scaling != "yarn" && m.rope_beta_fast != defaults.model.rope_beta_fast)
+    refuse("rope_beta_fast", m.rope_beta_fast, "yarn");
+  if (m.rope_scaling != "yarn" && m.rope_beta_slow != defaults.model.rope_beta_slow)
+    refuse("rope_beta_slow", m.rope_beta_slow, "yarn");
+}
+
+}  // namespace
+
 Settings settings_of(TrainConfig& c) {
   return {
       {"model.preset", &c.model.preset, "The shape to start from.", llama_presets()},
@@ -14,7 +40,11 @@ Settings settings_of(TrainConfig& c) {
       {"model.dim", &c.model.dim, "Width of the residual stream. 0 here and below: the preset's.", {}, 0},
       {"model.layers", &c.model.layers, "Transformer blocks.", {}, 0},
       {"model.heads", &c.model.heads, "Query heads.", {}, 0},
-      {"model.kv_heads", &c.model.kv_heads, "Key/value heads; must divide heads.", {}, 0},
+      {"model.kv_heads",
+       &c.model.kv_heads,
+       "Key/value heads; must divide heads. 0: the preset's, or as many as heads where that is set.",
+       {},
+       0},
       {"model.head_dim", &c.model.head_dim, "Width of a head. 0: dim / heads.", {}, 0},
       {"model.hidden", &c.model.hidden, "Width of the SwiGLU.", {}, 0},
       {"model.tied", &c.model.tied, "Whether the head shares the embedding's weights.", {"preset", "true", "false"}},
@@ -27,7 +57,7 @@ Settings settings_of(TrainConfig& c) {
       {"model.rope_factor", &c.model.rope_factor, "How far they are stretched.", {}, 1, 1e9},
       {"model.rope_original_tokens",
        &c.model.rope_original_tokens,
-       "Context length before stretching (llama3, yarn).",
+       "Context length before stretching (llama3, yarn). 0: that of the model given with --from.",
        {},
        0},
       {"model.rope_low_frequency",
@@ -58,8 +88,7 @@ Settings settings_of(TrainConfig& c) {
       {"data.path",
        &c.data.path,
        "A text file or a folder of them as bytes (binaries, what .gitignore names, runs and models are left out), or a "
-       ".bin "
-       "file of uint16 tokens as nanoGPT and llm.c write them, or a folder of those.",
+       ".bin file of uint16 tokens as nanoGPT and llm.c write them, or a folder of those.",
        {}},
       {"data.validation_path",
        &c.data.validation_path,
@@ -83,14 +112,15 @@ Settings settings_of(TrainConfig& c) {
        {}},
       {"data.allow_changed", &c.data.allow_changed, "Go on when the data is not what it was at the checkpoint.", {}},
 
-      {"train.tokens", &c.train.tokens, "Length of a sequence.", {}, 1},
+      {"train.tokens", &c.train.tokens, "Length of a sequence.", {}, 1, kMostTokens},
       {"train.batch",
        &c.train.batch,
        "Sequences per step over all ranks; each group of ranks takes its share one after the other (gradient "
        "accumulation).",
        {},
-       1},
-      {"train.steps", &c.train.steps, "Steps in all.", {}, 1},
+       1,
+       kMostBatch},
+      {"train.steps", &c.train.steps, "Steps in all.", {}, 1, kMostSteps},
       {"train.precision",
        &c.train.precision,
        "What is computed in; weights are kept in float32 in any case.",
@@ -182,6 +212,52 @@ LlamaConfig model_config(const TrainConfig& config) {
   return model;
 }
 
+void set_model(TrainConfig& config, const LlamaConfig& model) {
+  auto& m = config.model;
+  m.vocabulary = model.vocabulary;
+  m.dim = model.dim;
+  m.layers = model.layers;
+  m.heads = model.heads;
+  m.kv_heads = model.key_heads;
+  m.head_dim = model.head_dim;
+  m.hidden = model.hidden;
+  m.tied = model.tied ? "true" : "false";
+  m.norm_eps = model.norm_eps;
+  // What the type does not use stays at its default.
+  const Rope &rope = model.rope, unused;
+  const bool llama3 = rope.type == "llama3", yarn = rope.type == "yarn";
+  m.rope_theta = rope.theta;
+  m.rope_scaling = rope.type;
+  m.rope_factor = rope.type == "default" ? unused.factor : rope.factor;
+  m.rope_original_tokens = llama3 || yarn ? static_cast<int64_t>(rope.original_tokens) : 0;
+  m.rope_low_frequency = llama3 ? rope.low_frequency : unused.low_frequency;
+  m.rope_high_frequency = llama3 ? rope.high_frequency : unused.high_frequency;
+  m.rope_beta_fast = yarn ? rope.beta_fast : unused.beta_fast;
+  m.rope_beta_slow = yarn ? rope.beta_slow : unused.beta_slow;
+}
+
+LlamaConfig changed_model(const TrainConfig& config, const LlamaConfig& held, const std::string& where, bool stretch) {
+  TrainConfig given = config, there = config;
+  set_model(there, held);
+  const Settings ours = settings_of(given), theirs = settings_of(there);
+  bool stretched = false;
+  for (size_t i = 0; i < ours.size(); ++i) {
+    const std::string &name = ours[i].name, value = value_text(ours[i]), has = value_text(theirs[i]);
+    const bool left_open = value == "0" || value == "\"preset\"";
+    if (!name.starts_with("model.") || left_open || value == has) continue;
+    if (!stretch || !name.starts_with("model.rope_"))
+      throw UserError(cat(name, " = ", value, " is not what ", where, " has, ", has, ": leave it out",
+                          stretch ? "; of a model's settings only rope_... can be changed" : ""));
+    stretched = true;
+  }
+  LlamaConfig model = held;
+  if (stretched && given.model.rope_original_tokens == 0)
+    given.model.rope_original_tokens = static_cast<int64_t>(held.rope.original_tokens);
+  if (stretched) model.rope = model_config(given).rope;
+  model.max_tokens = std::max(held.max_tokens, config.train.tokens);
+  return model;
+}
+
 at::ScalarType compute_type(const TrainConfig& config) {
   return config.train.precision == "bfloat16" ? at::kBFloat16 : at::kFloat;
 }
@@ -231,6 +307,7 @@ TokenSourceOptions source_options(const TrainConfig& config) {
 
 void check_config(const TrainConfig& config, const LlamaConfig& model) {
   check_config(model);
+  check_rope_settings(config);
   const auto& p = config.parallel;
   if (p.ranks % p.data_parallel != 0)
     throw UserError(cat("parallel.data_parallel ", p.data_parallel, " must divide parallel.ranks ", p.ranks));
@@ -238,6 +315,10 @@ void check_config(const TrainConfig& config, const LlamaConfig& model) {
     throw UserError(cat("parallel.data_parallel ", p.data_parallel, " must divide train.batch ", config.train.batch,
                         ", the sequences of a step"));
   const AttentionOptions options = attention_options(config);
+  for (int rank = 0; rank < sequence_ranks(config); ++rank)
+    if (chunk_tokens({options.layout, config.train.tokens, sequence_ranks(config)}, rank) == 0)
+      throw UserError(cat("train.tokens ", config.train.tokens, " leaves a rank without a token: give ",
+                          sequence_ranks(config), " or more, one for each rank that shares a sequence"));
   check_heads(options.grid, static_cast<int>(model.heads), static_cast<int>(model.key_heads));
   choose_kernel(options.kernel, compute_type(config), at::kCPU, model.head_dim);
   learning_rate(schedule_options(config), 0);

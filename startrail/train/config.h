@@ -58,6 +58,13 @@ Settings settings_of(TrainConfig& config);
 // The model's shape: the preset with what was set. A checkpoint's or folder's own shape replaces it.
 LlamaConfig model_config(const TrainConfig& config);
 
+// Sets every model setting (but the preset) to what this model is.
+void set_model(TrainConfig& config, const LlamaConfig& model);
+
+// The model `held` in the folder `where` with what the settings change of it, which may be rotary positions, when
+// `stretch` allows it, and nothing else: UserError otherwise.
+LlamaConfig changed_model(const TrainConfig& config, const LlamaConfig& held, const std::string& where, bool stretch);
+
 at::ScalarType compute_type(const TrainConfig& config);
 int sequence_ranks(const TrainConfig& config);
 // Threads in all, counted where 0 was given.

@@ -220,7 +220,72 @@ TEST(ModelConfig, RefusesShapesThatCannotBe) {
             std::string::npos);
 }
 
+TEST(ModelConfig, OfAFolderChangesInItsRotaryPositionsOnly) {
+  LlamaConfig held = llama_preset("gpt-125m");
+  held.rope.original_tokens = held.max_tokens;  // as config.json is read
+  TrainConfig config;
+  config.train.tokens = 3 * held.max_tokens;
+  set_model(config, held);
+  EXPECT_EQ(model_config(config).parameters(), held.parameters());
+  const auto changed = [&](const std::string& set, bool stretch) {
+    TrainConfig other = config;
+    for (const std::string& one : split(set, ' ')) set_value(settings_of(other), one);
+    return changed_model(other, held, "FOLDER", stretch);
+  };
+  const LlamaConfig same = changed("model.dim=768 model.layers=0 model.tied=preset", false);
+  EXPECT_EQ(same.parameters(), held.parameters());
+  EXPECT_EQ(same.max_tokens, 3 * held.max_tokens);
+  const LlamaConfig longer = changed("model.rope_scaling=yarn model.rope_factor=4", true);
+  EXPECT_EQ(longer.rope.type, "yarn");
+  EXPECT_EQ(longer.rope.factor, 4);
+  EXPECT_EQ(longer.rope.original_tokens, static_cast<double>(held.max_tokens));
+  EXPECT_EQ(longer.parameters(), held.parameters());
+  const auto refused = [&](const std::string& set, bool stretch) { return error_of([&] { changed(set, stretch); }); };
+  EXPECT_EQ(
+      refused("model.dim=64", true),
+      "model.dim = 64 is not what FOLDER has, 768: leave it out; of a model's settings only rope_... can be changed");
+  EXPECT_EQ(refused("model.tied=false", false),
+            "model.tied = \"false\" is not what FOLDER has, \"true\": leave it out");
+  EXPECT_EQ(refused("model.rope_theta=5e5", false),
+            "model.rope_theta = 5e+05 is not what FOLDER has, 10000.0: leave it out");
+}
+
+TEST(TrainConfig, RefusesRotarySettingsWithoutEffect) {
+  EXPECT_EQ(refusal([](TrainConfig& c) { c.model.rope_factor = 4; }),
+            "model.rope_factor 4 has no effect with model.rope_scaling default: it needs linear, llama3 or yarn");
+  const auto scaled = [](const char* type, const char* set) {
+    return refusal([&](TrainConfig& c) {
+      c.model.rope_scaling = type;
+      c.model.rope_original_tokens = 100;
+      set_value(settings_of(c), set);
+    });
+  };
+  for (const char* set : {"model.rope_beta_fast=30", "model.rope_beta_slow=2"}) {
+    EXPECT_EQ(scaled("yarn", set), "no error");
+    EXPECT_NE(scaled("llama3", set).find("it needs yarn"), std::string::npos);
+  }
+  for (const char* set : {"model.rope_low_frequency=2", "model.rope_high_frequency=5"}) {
+    EXPECT_EQ(scaled("llama3", set), "no error");
+    EXPECT_NE(scaled("linear", set).find("it needs llama3"), std::string::npos);
+  }
+}
+
+TEST(TrainConfig, RefusesNumbersThatDoNotFit64Bits) {
+  TrainConfig config;
+  for (const char* name : {"train.tokens", "train.batch", "train.steps"})
+    EXPECT_NE(error_of([&] { set_value(settings_of(config), cat(name, "=9223372036854775807")); }).find("1 to 1000"),
+              std::string::npos);
+  EXPECT_NE(model_refusal([](TrainConfig& c) { c.model.dim = c.model.layers = 1 << 30; }).find("at most 1e15"),
+            std::string::npos);
+}
+
 TEST(TrainConfig, RefusesRanksThatDoNotFit) {
+  for (const char* layout : {"zigzag", "contiguous", "striped"})
+    for (int64_t tokens : {3, 7, 8, 9, 15, 16, 17}) {
+      const std::string text =
+          refusal([&](TrainConfig& c) { c.parallel.ranks = 8, c.parallel.layout = layout, c.train.tokens = tokens; });
+      EXPECT_EQ(text.find("leaves a rank without a token: give 8 or more") != std::string::npos, tokens < 8) << text;
+    }
   EXPECT_EQ(refusal([](TrainConfig& c) { c.parallel.ranks = 6, c.parallel.data_parallel = 4; }),
             "parallel.data_parallel 4 must divide parallel.ranks 6");
   EXPECT_EQ(refusal([](TrainConfig& c) { c.parallel.ranks = 8, c.parallel.data_parallel = 4, c.train.batch = 6; }),

@@ -189,6 +189,9 @@ std::optional<Value> value_of(const Setting& setting, const toml::node& node) {
       [&](auto* target) -> std::optional<Value> {
         using Type = std::remove_pointer_t<decltype(target)>;
         if (const auto value = node.value_exact<Type>()) return Value(*value);
+        if constexpr (std::is_same_v<Type, std::string>)  // a choice may be called true
+          if (const auto flag = node.value_exact<bool>(); flag && !setting.choices.empty())
+            return Value(std::string(*flag ? "true" : "false"));
         if constexpr (std::is_same_v<Type, double>)
           if (const auto whole = node.value_exact<int64_t>()) return Value(static_cast<double>(*whole));
         return std::nullopt;
@@ -309,6 +312,8 @@ void set_value(const Settings& settings, std::string_view assignment) {
   if (!setting) throw unknown_setting(settings, "--set ", name);
   assign(*setting, "--set ", value_of(*setting, text), text);
 }
+
+std::string value_text(const Setting& setting) { return to_text(present_value(setting)); }
 
 std::string to_toml(const Settings& settings) {
   std::string out;

@@ -28,6 +28,9 @@ void read_toml_text(const Settings& settings, std::string_view text, std::string
 // "train.batch=4", the value as in TOML; but texts need no quotes, and whole numbers may be written as 1e6.
 void set_value(const Settings& settings, std::string_view assignment);
 
+// Its present value as TOML writes it.
+std::string value_text(const Setting& setting);
+
 // Every setting as commented TOML with its present value: parses back to the same values.
 std::string to_toml(const Settings& settings);
 // The same for people: name, type, present value, help, choices or range, table by table.

@@ -162,6 +162,16 @@ TEST(Settings, RefusesWhatIsNotToml) {
   EXPECT_EQ(refusal("[[[train]]]").substr(0, 24), "run.toml:1 is not TOML: ");
 }
 
+TEST(Settings, AChoiceCalledTrueMayBeWrittenAsABoolean) {
+  std::string tied = "preset", name = "x";
+  const Settings settings = {{"tied", &tied, "", {"preset", "true", "false"}}, {"name", &name, "", {}}};
+  read_toml_text(settings, "tied = true", "here");
+  EXPECT_EQ(tied, "true");
+  read_toml_text(settings, "tied = \"false\"", "here");
+  EXPECT_EQ(tied, "false");
+  EXPECT_NE(error_of([&] { read_toml_text(settings, "name = true", "here"); }), "no error");
+}
+
 TEST(Settings, ReadsAFile) {
   const TempFolder temporary;
   const std::string name = temporary.path(), file = temporary.write("run.toml", "seed = 5\n[train]\nbatch = 0\n");

@@ -240,6 +240,10 @@ Corpora open_data(const CorpusOptions& options) {
           make_corpus(options, opened, std::move(parts.validation), "")};
 }
 
+std::string fingerprint(const Corpora& data) {
+  return cat(data.training.fingerprint(), " ", data.validation.fingerprint());
+}
+
 int64_t Corpus::tokens() const { return state_->tokens; }
 bool Corpus::is_bytes() const { return state_->is_bytes; }
 int64_t Corpus::end_token() const { return state_->end_token; }

@@ -29,7 +29,7 @@ class Corpus {
   bool is_bytes() const;
   int64_t end_token() const;        // -1: documents are not marked
   std::string describe() const;     // "312 files, 1.42 MB (3 binary, 17 ignored by .gitignore left out)"
-  std::string fingerprint() const;  // changes when the data does; kept in checkpoints
+  std::string fingerprint() const;  // changes when the data does
 
   // Tokens first, first + stride, ... (count of them) into `out`. UserError, naming file and place, for a token beyond
   // the vocabulary, a NUL in a text or a file that shrank or is gone; InternalError outside of [0, tokens()).
@@ -42,6 +42,9 @@ class Corpus {
 struct Corpora {
   Corpus training, validation;  // validation has no tokens when nothing is held out
 };
+
+// Of both, training first. Changes when either does; kept in checkpoints.
+std::string fingerprint(const Corpora& data);
 
 // Every text file of a folder is followed by one end token; files that are binary, empty or ignored by .gitignore are
 // left out, and folders that training wrote (files.h). UserError for a path that is not there, holds nothing to read or

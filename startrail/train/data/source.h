@@ -39,7 +39,7 @@ class TokenSource : public Source {
   int64_t validation_count() const override;
   Example validation(int64_t index, Order layout, Group& group) const override;
   int64_t epoch() const override;
-  std::string fingerprint() const override { return data_.training.fingerprint(); }
+  std::string fingerprint() const override { return startrail::fingerprint(data_); }
 
  private:
   Example window(const Corpus& corpus, int64_t first, int64_t tokens, Order layout, Group& group) const;

@@ -17,7 +17,9 @@ void check_options(const SampleOptions& options) {
 
 int64_t draw(const at::Tensor& logits, const SampleOptions& options, at::Generator& generator) {
   if (options.temperature == 0) return logits.argmax().item<int64_t>();
-  const auto [sorted, order] = (logits.to(at::kDouble) / options.temperature).sort(-1, /*descending=*/true);
+  // The highest becomes 0, which no temperature takes beyond what a double holds.
+  const at::Tensor lowered = logits.to(at::kDouble) - logits.max();
+  const auto [sorted, order] = (lowered / options.temperature).sort(-1, /*descending=*/true);
   at::Tensor chances = sorted.softmax(-1);
   if (options.top_k > 0 && options.top_k < chances.size(0))
     chances.narrow(0, options.top_k, chances.size(0) - options.top_k).zero_();

@@ -63,9 +63,9 @@ Tokens generated(const Llama& model, const Tokens& prompt, const SampleOptions& 
 const at::Tensor kLogits = at::tensor({0.5, 2.0, -1.0, 1.5, 0.0}, at::kFloat);
 
 TEST(Draw, TakesTheLikeliestWhenNothingElseIsLeft) {
-  for (const SampleOptions& options :
-       {SampleOptions{.temperature = 0}, SampleOptions{.temperature = 5, .top_k = 1},
-        SampleOptions{.temperature = 5, .top_p = 1e-9}, SampleOptions{.temperature = 1e-3}})
+  for (const SampleOptions& options : {SampleOptions{.temperature = 0}, SampleOptions{.temperature = 5, .top_k = 1},
+                                       SampleOptions{.temperature = 5, .top_p = 1e-9},
+                                       SampleOptions{.temperature = 1e-3}, SampleOptions{.temperature = 1e-320}})
     EXPECT_EQ(draw_many(kLogits, options, 50), Tokens(50, 1)) << options.temperature << " " << options.top_k;
 }
 

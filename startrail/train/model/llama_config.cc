@@ -165,6 +165,11 @@ void check_config(const LlamaConfig& config) {
                                                                   {"hidden", config.hidden}})
     if (value < 1 || value > (int64_t{1} << 31))
       throw UserError(cat("model ", name, " ", value, " must be 1 or more, and at most 2^31"));
+  const auto real = [](int64_t value) { return static_cast<double>(value); };
+  const double per_layer =
+      real(config.dim) * (real(config.head_dim) * real(config.heads) * 4 + real(config.hidden) * 3);
+  if (const double all = real(config.vocabulary) * real(config.dim) * 2 + real(config.layers) * per_layer; all > 1e15)
+    throw UserError(cat("a model of up to ", all, " parameters is beyond any memory: at most 1e15 are counted"));
   if (config.heads % config.key_heads != 0)
     throw UserError(cat("model kv_heads ", config.key_heads, " must divide heads ", config.heads));
   if (config.head_dim % 2 != 0)
