@@ -23,8 +23,7 @@ build: setup ## build/startrail and the tests
 	@$(call build_preset,release)
 
 run: build ## try it: train a small GPT on this source tree, its sequence split over 8 ranks of this machine
-	@rm -rf $(root)runs/quickstart
-	@$(call show,build/startrail train examples/configs/quickstart.toml)
+	@$(call show,rm -rf runs/quickstart && build/startrail train examples/configs/quickstart.toml)
 
 test: build check ## build, scripts/check and the fast tests
 	cd $(root) && ctest --preset release

@@ -301,6 +301,18 @@ TEST(Train, ActivationsGrowWithTheTokensAndNoFaster) {
   EXPECT_GT(longer, 1.5 * shorter);
 }
 
+TEST(Train, AdvisesWhatWouldSaveMemory) {
+  const TempFolder folder;
+  TrainConfig config = small_config(folder);
+  const auto advice = [&](int64_t ranks) {
+    config.parallel.ranks = ranks;
+    return error_of([&] { check_memory(config, model_config(config), 1); });
+  };
+  EXPECT_NE(advice(1).find("choose a smaller model"), std::string::npos);
+  EXPECT_EQ(advice(1).find("fewer ranks"), std::string::npos);
+  EXPECT_NE(advice(8).find("choose a smaller model or fewer ranks"), std::string::npos);
+}
+
 TEST(Train, NeedsAboutTheMemoryThatWasEstimated) {
   const TempFolder folder;
   TrainConfig config = small_config(folder, /*lines=*/8000);

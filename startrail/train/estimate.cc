@@ -126,7 +126,8 @@ void check_memory(const TrainConfig& config, const LlamaConfig& model, int64_t a
   const auto need = [&](const TrainConfig& c) { return estimate(c, model).rank_bytes() * c.parallel.ranks; };
   const int64_t wanted = need(config);
   if (wanted <= available) return;
-  std::string advice = "no length fits: choose a smaller model or fewer ranks";
+  std::string advice =
+      cat("no length fits: choose a smaller model", config.parallel.ranks > 1 ? " or fewer ranks" : "");
   TrainConfig shorter = config;
   int64_t low = 0, high = config.train.tokens;
   while (high - low > std::max<int64_t>(1, low / 64)) {
