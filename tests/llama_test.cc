@@ -6,8 +6,8 @@
 #include <cstdlib>
 #include <filesystem>
 
+#include "startrail/base/testing.h"
 #include "startrail/run/comm/ranks.h"
-#include "startrail/train/data/testing.h"
 #include "startrail/train/parameters.h"
 #include "startrail/train/tensor_file.h"
 #include "startrail/train/weights.h"

@@ -10,7 +10,9 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "startrail/base/testing.h"
 #include "startrail/train/checkpoint.h"
+#include "startrail/train/data/testing.h"
 #include "startrail/train/settings.h"
 #include "tests/command.h"
 #include "tests/training.h"

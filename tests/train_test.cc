@@ -16,7 +16,6 @@
 
 #include "startrail/base/testing.h"
 #include "startrail/run/comm/ranks.h"
-#include "startrail/train/data/testing.h"
 #include "startrail/train/estimate.h"
 #include "startrail/train/trainer.h"
 #include "startrail/train/weights.h"

@@ -1,7 +1,7 @@
 // Small training runs, shared by the tests that need one.
 #pragma once
 
-#include "startrail/train/data/testing.h"
+#include "startrail/base/testing.h"
 #include "startrail/train/trainer.h"
 
 namespace startrail {

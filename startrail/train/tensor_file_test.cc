@@ -9,7 +9,6 @@
 #include <optional>
 
 #include "startrail/base/testing.h"
-#include "startrail/train/data/testing.h"
 
 namespace startrail {
 namespace {

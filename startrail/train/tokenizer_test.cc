@@ -8,7 +8,6 @@
 #include <numeric>
 
 #include "startrail/base/testing.h"
-#include "startrail/train/data/testing.h"
 
 namespace startrail {
 namespace {

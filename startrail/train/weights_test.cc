@@ -6,7 +6,6 @@
 #include <nlohmann/json.hpp>
 
 #include "startrail/base/testing.h"
-#include "startrail/train/data/testing.h"
 
 namespace startrail {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "startrail/train/data/testing.h"
+#include "startrail/base/testing.h"
 
 namespace startrail {
 namespace {

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <map>
 
+#include "startrail/base/testing.h"
 #include "startrail/train/data/shuffle.h"
 #include "startrail/train/data/testing.h"
 
