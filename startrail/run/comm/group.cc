@@ -81,20 +81,6 @@ void Group::barrier() {
   backend_->barrier()->wait();
 }
 
-void Group::all_reduce_max(at::Tensor& tensor) {
-  STARTRAIL_CHECK(size_ == backend_->getSize(), "a part of a group has no reductions");
-  std::vector<at::Tensor> tensors{tensor};
-  c10d::AllreduceOptions options;
-  options.reduceOp = c10d::ReduceOp::MAX;
-  backend_->allreduce(tensors, options)->wait();
-}
-
-void Group::all_reduce_sum(at::Tensor& tensor) {
-  STARTRAIL_CHECK(size_ == backend_->getSize(), "a part of a group has no reductions");
-  std::vector<at::Tensor> tensors{tensor};
-  backend_->allreduce(tensors)->wait();
-}
-
 Group::Turn Group::compute() {
   if (slots_) slots_->acquire();
   return Turn(slots_.get());

@@ -62,8 +62,6 @@ class Group {
 
   // Of the whole group, not of a part.
   void barrier();
-  void all_reduce_max(at::Tensor& tensor);
-  void all_reduce_sum(at::Tensor& tensor);
 
   // Held while computing; waits for a free slot where ranks share cores.
   class Turn {
