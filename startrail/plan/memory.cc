@@ -36,7 +36,8 @@ using Held = std::shared_ptr<const Bytes>;
 // Messages with partial results, to be joined when their block is read.
 struct Joining {
   std::vector<Held> parts;
-  int64_t result_bytes;  // of a new tensor for what they make together; 0: the one part serves as it is
+  int64_t result_bytes;      // of a new tensor for what they make together; 0: the one part serves as it is
+  int64_t beside_bytes = 0;  // one part at a time, converted to be added
 };
 
 struct Slot {
@@ -129,6 +130,7 @@ class Player {
     if (std::exchange(slot.incoming, false)) took_time_ = true;
     for (const Joining& joining : slot.joining) {
       const Held result = joining.result_bytes > 0 ? make(joining.result_bytes) : joining.parts[0];
+      make(joining.beside_bytes);
       if (!slot.held) slot.held = result;  // else it is added to what is there
     }
     slot.joining.clear();
@@ -168,7 +170,8 @@ class Player {
   }
 
   void merge(const Step& step) {
-    Joining joining{{read(step.in)}, bytes_of(step.out, problem_.stat_bytes)};  // its own share is a view of the whole
+    const int64_t bytes = bytes_of(step.out, problem_.stat_bytes);
+    Joining joining{{read(step.in)}, bytes, converts() ? bytes : 0};  // its own share is a view of the whole
     slots_.erase(step.in);
     for (size_t i = 0; i < step.group.size(); ++i) {
       if (step.group[i] == rank_) continue;

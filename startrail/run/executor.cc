@@ -118,15 +118,16 @@ int64_t Executor::tokens_of(Data data, const std::vector<int>& chunks) const {
 }
 
 // New tensors for `chunks` in the slice of `block`, as the header lays them out.
-Tensors Executor::make_tensors(const Block& block, const std::vector<int>& chunks) const {
+Tensors Executor::make_tensors(const Block& block, at::ScalarType partial) const {
   const Problem& p = job_.problem;
   const int64_t heads = is_key_side(block.data)
                             ? (block.slice == kAllHeads ? p.key_heads : key_heads_of_slice(p.key_heads, job_.slices))
                             : (block.slice == kAllHeads ? p.heads : p.heads / job_.slices);
   const bool both = is_key_side(block.data) || (block.data == Data::query && job_.pass != Pass::forward);
-  const int64_t tokens = tokens_of(block.data, chunks), planes = both ? 2 : 1;
+  const int64_t tokens = tokens_of(block.data, block.chunks), planes = both ? 2 : 1;
   const at::TensorOptions stat = job_.element.dtype(job_.accumulator);
-  Tensors tensors{at::empty({tokens, planes, p.batch, heads, p.dim}, is_partial(block.data) ? stat : job_.element)};
+  const at::TensorOptions values = is_partial(block.data) ? job_.element.dtype(partial) : job_.element;
+  Tensors tensors{at::empty({tokens, planes, p.batch, heads, p.dim}, values)};
   if (block.data == Data::out || (block.data == Data::query && both))
     tensors.push_back(at::empty({tokens, planes, p.batch, heads}, stat));
   return tensors;
@@ -151,7 +152,7 @@ Tensors& Executor::read(const Block& block) {
 Tensors& Executor::accumulate(const Block& block, double lse) {
   Slot& slot = slots_[block];
   if (slot.tensors.empty()) {
-    slot.tensors = make_tensors(block, block.chunks);
+    slot.tensors = make_tensors(block);
     slot.tensors[0].zero_();
     if (slot.tensors.size() > 1) slot.tensors[1].fill_(lse);
   }
@@ -229,13 +230,12 @@ void Executor::exchange(const Step& step) {
   }
   if (!receives(step)) return;
   Slot& slot = slots_[step.out];
-  Tensors arriving = make_tensors(step.out, step.out.chunks);
+  Tensors arriving = make_tensors(step.out, job_.partial);
   if (!partial) {
     receive(slot, arriving, step.from, step);
     slot.tensors = std::move(arriving);
     return;
   }
-  arriving[0] = arriving[0].to(job_.partial);
   receive(slot, arriving, step.from, step);
   slot.finish.push_back([this, block = step.out, arriving] {
     Tensors more = arriving;
@@ -247,7 +247,7 @@ void Executor::exchange(const Step& step) {
 void Executor::gather(const Step& step) {
   const Tensors mine = read(step.in);
   Slot& slot = slots_[step.out];
-  slot.tensors = make_tensors(step.out, step.out.chunks);
+  slot.tensors = make_tensors(step.out);
   int64_t offset = 0;
   for (size_t i = 0; i < step.group.size(); ++i) {
     const int64_t tokens = tokens_of(step.out.data, share_of(step.out.chunks, step.group.size(), i));
@@ -277,8 +277,7 @@ void Executor::merge(const Step& step) {
       continue;
     }
     send(rows, step.group[i], step, job_.partial);
-    shares.push_back(make_tensors(step.out, step.out.chunks));
-    shares.back()[0] = shares.back()[0].to(job_.partial);
+    shares.push_back(make_tensors(step.out, job_.partial));
     receive(slot, shares.back(), step.group[i], step);
   }
   slot.finish.push_back([this, block = step.out, shares] {

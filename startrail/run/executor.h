@@ -75,7 +75,8 @@ class Executor {
 
   Tensors& read(const Block& block);
   Tensors& accumulate(const Block& block, double lse);
-  Tensors make_tensors(const Block& block, const std::vector<int>& chunks) const;
+  Tensors make_tensors(const Block& block) const { return make_tensors(block, job_.accumulator); }
+  Tensors make_tensors(const Block& block, at::ScalarType partial) const;  // partial: of a partial result's values
   int64_t tokens_of(Data data, const std::vector<int>& chunks) const;
   void send(const Tensors& tensors, int to, const Step& step, at::ScalarType type);
   void receive(Slot& slot, const Tensors& tensors, int from, const Step& step);
