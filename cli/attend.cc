@@ -8,6 +8,7 @@
 
 #include "cli/command.h"
 #include "cli/shape.h"
+#include "cli/spread.h"
 #include "startrail/base/error.h"
 #include "startrail/base/threads.h"
 #include "startrail/plan/check.h"
@@ -25,16 +26,6 @@ struct AttendFlags {
   std::string kernel = "auto";
   bool check = false, json = false;
 };
-
-struct Spread {
-  double min = 0, median = 0, max = 0;
-};
-
-Spread spread(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  const size_t half = values.size() / 2;
-  return {values.front(), values.size() % 2 ? values[half] : (values[half - 1] + values[half]) / 2, values.back()};
-}
 
 struct Report {
   int threads = 1;
@@ -275,7 +266,7 @@ void add_attend(CLI::App& app) {
   command->add_option("--threads", flags->threads, "Threads for all ranks together (default: all cores)");
   command->add_option("--repeat", flags->repeat, "Timed rounds, interleaved with one rank's")->capture_default_str();
   command->add_option("--seed", flags->seed, "Of the random inputs")->capture_default_str();
-  command->add_option("--kernel", flags->kernel, "auto, aten or reference")->capture_default_str();
+  command->add_option("--kernel", flags->kernel, "auto, flash, aten or reference")->capture_default_str();
   command->add_flag("--check", flags->check,
                     "Prove the plan, compare with a float64 reference and the byte formulas; exit 1 if wrong");
   command->add_flag("--json", flags->json, "Print JSON");

@@ -8,6 +8,7 @@
 namespace startrail::cli {
 
 void add_attend(CLI::App& app);
+void add_bench(CLI::App& app);
 void add_plan(CLI::App& app);
 void add_doctor(CLI::App& app);
 void add_train(CLI::App& app);

@@ -8,6 +8,7 @@
 #include "cli/command.h"
 #include "startrail/base/text.h"
 #include "startrail/base/threads.h"
+#include "startrail/run/kernel/kernel.h"
 
 namespace startrail::cli {
 namespace {
@@ -26,7 +27,8 @@ nlohmann::json examine() {
   report["cores"] = available_cores();
   report["threads"] = at::get_num_threads();
   report["backends"] = {{"local", true}, {"gloo", false}, {"nccl", false}};
-  report["kernels"] = {"aten", "reference"};
+  report["kernels"] = {"flash", "aten", "reference"};
+  report["level"] = flash_levels().front();
   std::vector<std::string> missing;
   if (!isa["avx2"]) missing.push_back("AVX2: attention will be slow on this CPU");
   if (std::string(TORCH_VERSION).rfind("2.13.", 0) != 0)
@@ -60,6 +62,7 @@ void add_doctor(CLI::App& app) {
     rows.push_back({"threads", cat(report["threads"])});
     for (const auto& [name, value] : report["backends"].items()) rows.push_back({"backend " + name, yes_no(value)});
     rows.push_back({"kernels", join(report["kernels"].get<std::vector<std::string>>())});
+    rows.push_back({"flash on", report["level"].get<std::string>()});
     std::cout << table(rows, "");
     for (const auto& line : report["missing"]) std::cout << "missing  " << line.get<std::string>() << "\n";
   });

@@ -39,6 +39,7 @@ int run(int argc, char** argv) {
   add_export(app);
   add_plan(app);
   add_attend(app);
+  add_bench(app);
   add_doctor(app);
   try {
     app.parse(argc, argv);

@@ -172,7 +172,7 @@ Errors tolerance(at::ScalarType type, const Errors& pytorch) {
   const auto limit = [&](double own) {
     if (type == at::kDouble) return 1e-12;
     if (!std::isfinite(own)) own = 0;
-    return type == at::kBFloat16 ? std::max(2e-2, 1.3 * own) : std::max(5e-6, 2 * own);
+    return type == at::kBFloat16 ? std::max(2e-2, 1.3 * own) : std::max(3e-6, 2 * own);
   };
   return {limit(pytorch.out), limit(pytorch.dq), limit(pytorch.dk), limit(pytorch.dv)};
 }

@@ -60,7 +60,7 @@ struct Errors {
 };
 Errors compare(const Answer& answer, const Answer& truth, const Sample& sample, double scale);
 
-// The promise: float32 within 5e-6 or twice PyTorch's own error on one device, bfloat16 within 2e-2 or 1.3 times it,
+// The promise: float32 within 3e-6 or twice PyTorch's own error on one device, bfloat16 within 2e-2 or 1.3 times it,
 // whichever is larger; float64 within 1e-12. Always finite.
 Errors tolerance(at::ScalarType type, const Errors& pytorch);
 bool within(const Errors& errors, const Errors& limits);

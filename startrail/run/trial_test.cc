@@ -31,7 +31,7 @@ TEST(Trial, KnowsPyTorchsAnswerForEveryMask) {
   for (const Mask& mask : {Mask{}, Mask{.causal = true}, Mask{.window = 7}, Mask{.causal = true, .documents = {20, 30}},
                            Mask{.causal = true, .prefix = 9}, Mask{.causal = true, .padding = 11}}) {
     const Errors errors = compare(pytorch_answer(sample, mask, 0), exact_answer(sample, mask, 0), sample, 0);
-    EXPECT_TRUE(within(errors, {5e-6, 5e-6, 5e-6, 5e-6})) << to_text(mask);
+    EXPECT_TRUE(within(errors, {3e-6, 3e-6, 3e-6, 3e-6})) << to_text(mask);
   }
 }
 

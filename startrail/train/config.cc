@@ -161,7 +161,7 @@ Settings settings_of(TrainConfig& c) {
        "What rides the rings in the backward pass; auto: the cheaper.",
        {"auto", "keys", "queries"}},
       {"parallel.partial", &c.parallel.partial, "Partial results on the wire.", {"float32", "bfloat16"}},
-      {"parallel.kernel", &c.parallel.kernel, "Attention kernel.", {"auto", "aten", "reference"}},
+      {"parallel.kernel", &c.parallel.kernel, "Attention kernel.", {"auto", "flash", "aten", "reference"}},
       {"parallel.threads",
        &c.parallel.threads,
        "Threads of all ranks of this machine together; 0: all cores.",

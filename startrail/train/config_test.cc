@@ -302,7 +302,7 @@ TEST(TrainConfig, RefusesRanksThatDoNotFit) {
             }).find("heads axis 8 does not fit 4 heads with 2 key/value heads"),
             std::string::npos);
   EXPECT_EQ(refusal([](TrainConfig& c) { c.parallel.kernel = "fast"; }),
-            "kernel 'fast' is not known; valid kernels: auto, aten, reference");
+            "kernel 'fast' is not known; valid kernels: auto, flash, aten, reference");
   EXPECT_NE(refusal([](TrainConfig& c) { c.parallel.layout = "random"; }).find("random"), std::string::npos);
 }
 

@@ -52,7 +52,8 @@ Activations activations(const LlamaConfig& model, int64_t own, int64_t element) 
 }
 
 // Blocks, and what the kernel makes for itself.
-int64_t attention_memory(const Grid& grid, Pass pass, const Problem& problem, int64_t own, int threads) {
+int64_t attention_memory(const Grid& grid, Pass pass, const Problem& problem, int64_t own, const Kernel& kernel,
+                         int threads) {
   CallSize call;
   call.heads = problem.heads / grid.heads;
   call.key_heads = key_heads_of_slice(problem.key_heads, grid.heads);
@@ -61,7 +62,7 @@ int64_t attention_memory(const Grid& grid, Pass pass, const Problem& problem, in
   call.dim = problem.dim;
   call.element_bytes = problem.element_bytes;
   call.backward = pass != Pass::forward;
-  return peak_bytes(grid, pass, problem) + aten_scratch_bytes(call, std::max(1, threads / grid.ranks()));
+  return peak_bytes(grid, pass, problem) + kernel.scratch_bytes(call, std::max(1, threads / grid.ranks()));
 }
 
 }  // namespace
@@ -87,9 +88,10 @@ Estimate estimate(const TrainConfig& config, const LlamaConfig& model) {
   e.saved = model.layers * (config.train.recompute ? a.row + a.out * (traded ? 2 : 1) + a.lse : a.all);
   const int64_t head = 4 * a.row + std::min(own, loss_chunk(model.vocabulary)) * model.vocabulary * (narrow ? 14 : 12) +
                        model.vocabulary * model.dim * (narrow ? 10 : 8);
-  const int64_t forward = attention_memory(options.grid, Pass::forward, problem, own, thread_count(config));
+  const Kernel& kernel = choose_kernel(options.kernel, compute_type(config), at::kCPU, model.head_dim);
+  const int64_t forward = attention_memory(options.grid, Pass::forward, problem, own, kernel, thread_count(config));
   const int64_t backward =
-      attention_memory(options.grid, backward_pass(options, problem), problem, own, thread_count(config));
+      attention_memory(options.grid, backward_pass(options, problem), problem, own, kernel, thread_count(config));
   const int64_t before = config.train.recompute ? a.before : 0;
   e.working = std::max({before + backward, a.before + forward, config.train.recompute ? a.after : 0, head});
 

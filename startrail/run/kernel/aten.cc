@@ -42,6 +42,23 @@ class AtenKernel : public Kernel {
   bool fits(at::ScalarType type, at::Device device, int64_t dim) const override {
     return device.is_cpu() && dim <= 256 && (type == at::kFloat || type == at::kBFloat16);
   }
+  // Banded tiles need up to 4 MB more for their mask. Reached when one tile is the whole block; a block cut into
+  // smaller tiles needs less.
+  int64_t scratch_bytes(const CallSize& size, int threads) const override {
+    const int64_t rows = size.batch * size.heads * size.queries;
+    const int64_t queries = rows * size.dim, keys = size.batch * size.key_heads * size.keys * size.dim;
+    // Scores that ATen has at hand in each thread: its own rule for how many rows at a time.
+    const int64_t rows_at_hand = size.queries >= 768 ? 256 : size.queries >= 192 ? 64 : 32;
+    const int64_t scores = rows_at_hand * std::min<int64_t>(size.keys, 512);
+    int64_t values = 0;  // float32
+    if (size.backward)   // `unit`, `out`, ATen's contiguous dout, dq, dk, dv and a few numbers a row
+      values = 4 * queries + 2 * keys + 4 * rows + threads * 2 * scores;
+    else  // out, lse and the weights by which it is merged
+      values = queries + 10 * rows + threads * (scores + rows_at_hand * (size.dim + 2));
+    // q, k and v; a converted dout is contiguous, and ATen makes no second copy, when it is of one sequence.
+    if (size.element_bytes != sizeof(float)) values += (size.backward && size.batch > 1 ? 2 : 1) * queries + 2 * keys;
+    return values * static_cast<int64_t>(sizeof(float));
+  }
 
   void attend(const AttendInput& input, Running& running) const override {
     const at::Tensor q = input.q.to(at::kFloat), k = input.k.to(at::kFloat), v = input.v.to(at::kFloat);
@@ -87,22 +104,6 @@ class AtenKernel : public Kernel {
 };
 
 }  // namespace
-
-int64_t aten_scratch_bytes(const CallSize& size, int threads) {
-  const int64_t rows = size.batch * size.heads * size.queries;
-  const int64_t queries = rows * size.dim, keys = size.batch * size.key_heads * size.keys * size.dim;
-  // Scores that ATen has at hand in each thread: its own rule for how many rows at a time.
-  const int64_t rows_at_hand = size.queries >= 768 ? 256 : size.queries >= 192 ? 64 : 32;
-  const int64_t scores = rows_at_hand * std::min<int64_t>(size.keys, 512);
-  int64_t values = 0;  // float32
-  if (size.backward)   // `unit`, `out`, ATen's contiguous dout, dq, dk, dv and a few numbers a row
-    values = 4 * queries + 2 * keys + 4 * rows + threads * 2 * scores;
-  else  // out, lse and the weights by which it is merged
-    values = queries + 10 * rows + threads * (scores + rows_at_hand * (size.dim + 2));
-  // q, k and v; a converted dout is contiguous, and ATen makes no second copy, when it is of one sequence.
-  if (size.element_bytes != sizeof(float)) values += (size.backward && size.batch > 1 ? 2 : 1) * queries + 2 * keys;
-  return values * static_cast<int64_t>(sizeof(float));
-}
 
 const Kernel& aten_kernel() {
   static const AtenKernel kernel;

@@ -3,8 +3,10 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include <ATen/core/Tensor.h>
 
@@ -40,12 +42,21 @@ struct Gradients {
   at::Tensor dk, dv;  // [batch, key heads, keys, dim]
 };
 
+// Sizes of one call.
+struct CallSize {
+  int64_t batch = 1, heads = 1, key_heads = 1, queries = 0, keys = 0, dim = 64;
+  int element_bytes = 4;  // of q, k and v
+  bool backward = false;
+};
+
 class Kernel {
  public:
   virtual ~Kernel() = default;
   virtual std::string name() const = 0;
   // True when it computes this type on this device.
   virtual bool fits(at::ScalarType type, at::Device device, int64_t dim) const = 0;
+  // The most bytes that one call makes for itself, beside what it adds to.
+  virtual int64_t scratch_bytes(const CallSize& size, int threads) const = 0;
   // running += attention of the input's queries to its keys; empty sides are allowed.
   virtual void attend(const AttendInput& input, Running& running) const = 0;
   // gradients += this block's share. Rows with lse = -inf add nothing.
@@ -57,16 +68,17 @@ class Kernel {
 const Kernel& reference_kernel();
 // ATen's CPU flash attention per tile, computing in float32.
 const Kernel& aten_kernel();
-
-// Sizes of one call.
-struct CallSize {
-  int64_t batch = 1, heads = 1, key_heads = 1, queries = 0, keys = 0, dim = 64;
-  int element_bytes = 4;  // of q, k and v
-  bool backward = false;
-};
-// The most bytes that one call of aten_kernel() makes for itself, beside what it adds to; banded tiles need up to 4 MB
-// more for their mask. Reached when one tile is the whole block; a block cut into smaller tiles needs less.
-int64_t aten_scratch_bytes(const CallSize& size, int threads);
+// Our own on the processor's vectors: float32, and bfloat16 (multiplied as such where the processor can, otherwise
+// widened). The environment's STARTRAIL_ISA names the level; otherwise it is the best the processor has.
+const Kernel& flash_kernel();
+std::vector<std::string> flash_levels();                            // of this processor, fastest first
+std::unique_ptr<Kernel> make_flash_kernel(std::string_view level);  // "": the first; UserError when it is not there
+namespace flash {
+struct Level;
+}
+std::unique_ptr<Kernel> make_flash_kernel(const flash::Level& level);
+// What flash_kernel().attend() does to its inputs before and after it computes, and nothing else: for benchmarks.
+void flash_pack_only(const AttendInput& input, Running& running);
 
 // "auto": the fastest that fits. UserError when a named one does not fit or is not known.
 const Kernel& choose_kernel(std::string_view name, at::ScalarType type, at::Device device, int64_t dim);

@@ -44,6 +44,13 @@ class ReferenceKernel : public Kernel {
   std::string name() const override { return "reference"; }
   bool fits(at::ScalarType, at::Device, int64_t) const override { return true; }
 
+  // Scores of the rows at hand, as tensors of numbers and of bools, and the inputs widened; about.
+  int64_t scratch_bytes(const CallSize& size, int) const override {
+    const int64_t all = size.batch * size.heads * size.keys;
+    const int64_t scores = std::min<int64_t>(std::max<int64_t>(1'000'000, all), all * size.queries);
+    return 4 * (5 * scores + 2 * size.batch * size.key_heads * size.keys * size.dim);
+  }
+
   void attend(const AttendInput& input, Running& running) const override {
     if (input.q.size(2) == 0 || input.k.size(2) == 0) return;
     const auto type = running.out.scalar_type();

@@ -1,0 +1,22 @@
+// AVX-512: 32 registers of 16 floats.
+#include "startrail/run/kernel/flash_level.h"
+
+#ifdef __AVX512F__
+#include "startrail/run/kernel/flash.h"
+
+namespace startrail::flash {
+namespace {
+
+struct Avx512 {
+  static constexpr int kWidth = 16, kRows = 8;
+  static constexpr bool kPairs = false;
+};
+
+}  // namespace
+
+const Level* avx512_level() { return Flash<Avx512>::level("avx512"); }
+
+}  // namespace startrail::flash
+#else
+const startrail::flash::Level* startrail::flash::avx512_level() { return nullptr; }
+#endif

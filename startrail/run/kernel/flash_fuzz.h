@@ -1,0 +1,100 @@
+// Random shapes, masks, strides and threads on a kernel, against the reference in float64.
+#pragma once
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+
+#include <random>
+
+#include "startrail/run/kernel/kernel_testing.h"
+
+namespace startrail {
+
+// A tensor [batch, heads, tokens, dim] as a caller may have it: heads before tokens or after, rows further apart than
+// they are long, planes of a larger block.
+inline at::Tensor strided(std::mt19937& random, int64_t batch, int64_t heads, int64_t tokens, int64_t dim,
+                          at::ScalarType type) {
+  const int64_t gap = static_cast<int64_t>(random() % 3) * 5;
+  at::Tensor t;
+  switch (random() % 3) {
+    case 0:
+      t = at::randn({batch, heads, tokens, dim + gap});
+      break;
+    case 1:
+      t = at::randn({batch, tokens, heads, dim + gap}).transpose(1, 2);
+      break;
+    default:
+      t = at::randn({tokens, 2, batch, heads, dim + gap}).select(1, 1).permute({1, 2, 0, 3});
+  }
+  return t.to(type).narrow(3, gap / 5, dim);
+}
+
+inline Mask random_mask(std::mt19937& random, int64_t tokens) {
+  const auto below = [&](int64_t n) { return static_cast<int64_t>(random() % static_cast<uint64_t>(n)); };
+  Mask mask{.causal = random() % 2 == 0};
+  if (random() % 3 == 0) mask.window = 1 + below(tokens);
+  if (random() % 4 == 0) mask.padding = below(tokens / 2 + 1);
+  if (mask.causal && mask.window == 0 && random() % 4 == 0) mask.prefix = 1 + below(tokens);
+  if (mask.prefix == 0 && random() % 3 == 0)
+    for (int64_t left = tokens - mask.padding; left > 0; left -= mask.documents.back())
+      mask.documents.push_back(1 + below(left));
+  return mask;
+}
+
+inline void fuzz_flash(const Kernel& kernel, bool pairs, const std::string& name, unsigned seed, int cases) {
+  std::mt19937 random(seed);
+  const int threads = at::get_num_threads();
+  for (int i = 0; i < cases; ++i) {
+    const auto below = [&](int64_t n) { return static_cast<int64_t>(random() % static_cast<uint64_t>(n)); };
+    at::manual_seed(random());
+    const int64_t tokens = 1 + below(random() % 4 == 0 ? 1500 : 200), batch = 1 + below(2), key_heads = 1 + below(3),
+                  heads = key_heads * (1 + below(3)), dim = random() % 2 ? 8 * (1 + below(20)) : 1 + below(100);
+    const at::ScalarType type = random() % 2 ? at::kFloat : at::kBFloat16;
+    const Mask mask = random_mask(random, tokens);
+    const Layout layout{static_cast<Order>(random() % 3), tokens, static_cast<int>(1 + below(4))};
+    const auto chunks = [&] {  // at least one
+      std::vector<int> chosen{static_cast<int>(below(layout.chunks))};
+      for (int c = 0; c < layout.chunks; ++c)
+        if (c != chosen[0] && random() % 2) chosen.push_back(c);
+      return chosen;
+    };
+    const std::vector<int> query_chunks = chunks(), key_chunks = chunks();
+    const Pieces queries = chunk_pieces(layout, query_chunks), keys = chunk_pieces(layout, key_chunks);
+    const int64_t rows = chunk_tokens(layout, query_chunks), columns = chunk_tokens(layout, key_chunks);
+    at::set_num_threads(static_cast<int>(1 + below(3)));
+    const std::string label =
+        cat(name, ", seed ", seed, ", case ", i, ": ", type, ", ", to_text(mask), ", ", to_text(layout.order), ", ",
+            tokens, " tokens, ", rows, " x ", columns, ", heads ", heads, "/", key_heads, ", dim ", dim);
+    const Band band(mask, tokens, tokens);
+    const auto draw = [&](int64_t h, int64_t n) { return strided(random, batch, h, n, dim, type); };
+    const at::Tensor q = draw(heads, rows), k = draw(key_heads, columns), v = draw(key_heads, columns),
+                     dout = draw(heads, rows);
+    // What is there already: a part of the attention, or nothing.
+    at::Tensor out = at::randn({batch, heads, rows, dim}), lse = at::randn({batch, heads, rows});
+    const at::Tensor blind = at::rand({batch, heads, rows}) < (random() % 2 ? 0.3 : 1.1);
+    lse.masked_fill_(blind, -kInfinity);
+    out.masked_fill_(blind.unsqueeze(-1), 0);
+    const auto run = [&](const Kernel& on, at::ScalarType wide) {
+      const auto in = [&](const at::Tensor& t) { return wide == at::kDouble ? t.to(wide) : t; };
+      const AttendInput input{in(q), in(k), in(v), queries, keys, &band, 1 / std::sqrt(static_cast<double>(dim))};
+      Running running{out.to(wide, false, true), lse.to(wide, false, true)};
+      on.attend(input, running);
+      Gradients g{at::ones(q.sizes(), wide), at::ones(k.sizes(), wide), at::ones(k.sizes(), wide)};
+      const at::Tensor delta = (dout.to(wide) * running.out).sum(-1);
+      on.attend_backward({input, in(dout), running.lse, delta}, g);
+      return Results{running.out, running.lse, g.dq, g.dk, g.dv};
+    };
+    const Results truth = run(reference_kernel(), at::kDouble), got = run(kernel, at::kFloat);
+    const double tolerance = pairs && type == at::kBFloat16 ? 1.5e-2 : 5e-6;
+    expect_close(got.out, truth.out, tolerance, label + ", out");
+    EXPECT_TRUE(at::equal(got.lse == -kInfinity, truth.lse == -kInfinity)) << label;
+    expect_close(got.lse.masked_fill(got.lse == -kInfinity, 0), truth.lse.masked_fill(truth.lse == -kInfinity, 0),
+                 tolerance, label + ", lse");
+    expect_close(got.dq, truth.dq, tolerance, label + ", dq");
+    expect_close(got.dk, truth.dk, tolerance, label + ", dk");
+    expect_close(got.dv, truth.dv, tolerance, label + ", dv");
+  }
+  at::set_num_threads(threads);
+}
+
+}  // namespace startrail

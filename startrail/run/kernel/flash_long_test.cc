@@ -1,0 +1,19 @@
+#include <gtest/gtest.h>
+
+#include <iostream>
+#include <random>
+
+#include "startrail/run/kernel/flash_fuzz.h"
+
+namespace startrail {
+namespace {
+
+TEST(FlashKernel, MatchesTheReferenceOnThousandsOfRandomShapes) {
+  const unsigned seed = std::random_device{}();
+  std::cout << "seed " << seed << std::endl;
+  for (const std::string& level : flash_levels())
+    fuzz_flash(*make_flash_kernel(level), level == "avx512bf16", level, seed, 2000);
+}
+
+}  // namespace
+}  // namespace startrail

@@ -1,0 +1,101 @@
+// What the kernels' tests share: a case, both passes of it on any kernel, and the comparison with the reference.
+#pragma once
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "startrail/run/kernel/kernel.h"
+
+namespace startrail {
+
+inline constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+struct Case {
+  Mask mask;
+  Order order = Order::zigzag;
+  int64_t tokens = 100, heads = 4, key_heads = 2, dim = 16, batch = 2;
+  double gain = 1;  // of q: > 1 makes scores large
+  double dout_gain = 1;
+};
+
+struct Results {
+  at::Tensor out, lse, dq, dk, dv;
+};
+
+// Attends query chunks {1, 2} of 4 to all key chunks, one block of two after the other, so that merging is part of it.
+inline Results run(const Kernel& kernel, const Case& c, at::ScalarType type, at::ScalarType accumulator) {
+  at::manual_seed(7);
+  const Layout layout{c.order, c.tokens, 4};
+  const std::vector<int> query_chunks{1, 2};
+  const int64_t queries = chunk_tokens(layout, query_chunks);
+  const Band band(c.mask, c.tokens, c.tokens);
+  const double scale = 1 / std::sqrt(static_cast<double>(c.dim));
+  const auto draw = [&](int64_t heads, int64_t tokens, double gain) {
+    return (at::randn({c.batch, heads, tokens, c.dim}) * gain).to(at::kBFloat16).to(type);
+  };
+  const at::Tensor q = draw(c.heads, queries, c.gain), dout = draw(c.heads, queries, c.dout_gain);
+  std::vector<AttendInput> inputs;
+  for (const std::vector<int>& keys : {std::vector<int>{0, 3}, std::vector<int>{2, 1}}) {
+    const int64_t count = chunk_tokens(layout, keys);
+    inputs.push_back({q, draw(c.key_heads, count, 1), draw(c.key_heads, count, 1), chunk_pieces(layout, query_chunks),
+                      chunk_pieces(layout, keys), &band, scale});
+  }
+  const auto wide = at::TensorOptions(accumulator);
+  Results results;
+  results.out = at::zeros({c.batch, c.heads, queries, c.dim}, wide);
+  results.lse = at::full({c.batch, c.heads, queries}, -kInfinity, wide);
+  Running running{results.out, results.lse};
+  for (const AttendInput& input : inputs) kernel.attend(input, running);
+  const at::Tensor delta = (dout.to(accumulator) * results.out).sum(-1);
+  results.dq = at::zeros(q.sizes(), wide);
+  std::vector<at::Tensor> dk, dv;
+  for (const AttendInput& input : inputs) {
+    dk.push_back(at::zeros(input.k.sizes(), wide));
+    dv.push_back(at::zeros(input.v.sizes(), wide));
+    Gradients gradients{results.dq, dk.back(), dv.back()};
+    kernel.attend_backward({input, dout, results.lse, delta}, gradients);
+  }
+  results.dk = at::cat(dk, 2);
+  results.dv = at::cat(dv, 2);
+  return results;
+}
+
+inline void expect_close(const at::Tensor& got, const at::Tensor& truth, double tolerance, const std::string& what) {
+  const double size = std::max(1e-30, truth.abs().max().item<double>());
+  EXPECT_LE((got.to(at::kDouble) - truth).abs().max().item<double>() / size, tolerance) << what;
+}
+
+inline void compare(const Kernel& kernel, const Case& c, at::ScalarType type, double tolerance,
+                    const std::string& what) {
+  const Results truth = run(reference_kernel(), c, at::kDouble, at::kDouble);
+  const Results got = run(kernel, c, type, at::kFloat);
+  const std::string label = cat(what, ", ", to_text(c.mask), ", ", to_text(c.order), ", tokens ", c.tokens);
+  expect_close(got.out, truth.out, tolerance, label + ", out");
+  EXPECT_TRUE(at::equal(got.lse == -kInfinity, truth.lse == -kInfinity)) << label;
+  expect_close(got.lse.masked_fill(got.lse == -kInfinity, 0), truth.lse.masked_fill(truth.lse == -kInfinity, 0),
+               tolerance, label + ", lse");
+  expect_close(got.dq, truth.dq, tolerance, label + ", dq");
+  expect_close(got.dk, truth.dk, tolerance, label + ", dk");
+  expect_close(got.dv, truth.dv, tolerance, label + ", dv");
+}
+
+inline std::vector<Mask> masks_of(int64_t tokens) {
+  const int64_t third = tokens / 3;
+  return {{},
+          {.causal = true},
+          {.window = 9},
+          {.causal = true, .window = 5},
+          {.documents = {third, 1, tokens - third - 1}},
+          {.causal = true, .documents = {third, 1, tokens - third - 1}},
+          {.causal = true, .prefix = third},
+          {.causal = true, .padding = third},
+          {.causal = true, .window = 7, .documents = {third, tokens - third - 4}, .padding = 4}};
+}
+
+}  // namespace startrail
