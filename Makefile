@@ -28,7 +28,7 @@ run: build ## try it: train a small GPT on this source tree, its sequence split 
 test: build check ## build, scripts/check and the fast tests
 	cd $(root) && ctest --preset release
 
-test-all: test ## also the long tests, and layout, plan and run under the sanitizers
+test-all: test ## also the long tests, and layout, plan, run and train under the sanitizers
 	cd $(root) && ctest --preset long
 	@$(call build_preset,asan)
 	cd $(root) && ctest --preset asan

@@ -108,7 +108,7 @@ struct Flash {
   // e^x for x below 88, to 1e-7; 0 below e^-88; NaN for NaN.
   STARTRAIL_INLINE static Vector exp(Vector x) {
     constexpr float kMagic = 12582912.f + 127.f;  // adding it rounds to a whole number and leaves that in the low bits
-    x = choose(x < -88.f, all(-88.f), x);
+    x = choose(all(-88.f) > x, all(-88.f), x);
     const Vector shifted = x * 1.44269504f + kMagic, n = shifted - kMagic;
     const Vector r = x - n * 0.693359375f + n * 2.12194440e-4f;  // x - n ln 2; the first part of ln 2 is short: exact
     Vector p = all(1.381451746e-03f);                            // (e^r - 1 - r) / r^2, to 3e-9 of e^r
@@ -405,9 +405,10 @@ struct Flash {
             packed = true;
           }
           if (work.pack_only) break;
-          for (int64_t k = 0; k < in_panel; k += kForwardKeys) {
-            const int64_t count = smaller(kForwardKeys, in_panel - k), key = panel + k;
-            if (seen.none(key, key + count)) continue;
+          // Only keys that some row sees, from an even one because of pairs.
+          const int64_t last = smaller(in_panel, seen.last - panel);
+          for (int64_t k = larger<int64_t>(0, seen.first - panel) / 2 * 2; k < last; k += kForwardKeys) {
+            const int64_t count = smaller(kForwardKeys, last - k), key = panel + k;
             product<false>(count, 1, words, Left<Word>{keys + k * words, words, 1, 0},
                            Right<Word>{queries + t * words * kLanes, kLanes}, scores, kLanes);
             const bool partial = !seen.every(key, key + count);
