@@ -35,8 +35,10 @@ test-all: test ## also the long tests, and layout, plan, run and train under the
 	@$(call build_preset,tsan)
 	cd $(root) && ctest --preset tsan
 
-bench: build ## the benchmarks in bench/
+bench: build ## the benchmarks: attention over ranks, its kernel, training steps
 	cd $(root) && bench/run
+	@$(call show,build/startrail bench kernel)
+	@$(call show,bench/train)
 
 check: setup ## format, include order, and that the documents name only what exists
 	@$(root)scripts/check

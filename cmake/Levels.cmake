@@ -1,7 +1,7 @@
 # The attention kernel's processor levels: one source, compiled for each; which one runs is decided at run time. They
 # contain no libtorch, so the precompiled header is not for them.
 set(_levels ${PROJECT_SOURCE_DIR}/startrail/run/kernel/flash_)
-set(_options -ffp-contract=fast -fno-math-errno $<$<NOT:$<CONFIG:Debug>>:-O3>)
+set(_options -ffp-contract=fast -fno-math-errno)
 set(_avx512 -mavx512f -mavx512bw -mavx512vl -mavx512dq -mfma)
 set_source_files_properties(
   ${_levels}portable.cc ${_levels}avx2.cc ${_levels}avx512.cc ${_levels}avx512_bf16.cc

@@ -206,7 +206,7 @@ struct Flash {
   }
   STARTRAIL_INLINE static void read_row(const Rows& rows, bool, int64_t at, int64_t dim, uint32_t* to) {
     const uint16_t* from = static_cast<const uint16_t*>(rows.data) + at;
-    for (int64_t d = 0; d + 1 < dim; d += 2) to[d / 2] = from[d] | static_cast<uint32_t>(from[d + 1]) << 16;
+    __builtin_memcpy(to, from, static_cast<unsigned long>(dim / 2 * 4));  // the first of a pair is its low half
     if (dim % 2 != 0) to[dim / 2] = from[dim - 1];
   }
 
@@ -234,11 +234,13 @@ struct Flash {
     for (int64_t r = 0; r < padded; r += 2, to += ld) {
       const uint16_t* even = static_cast<const uint16_t*>(rows.data) + at + r * rows.row;
       const uint16_t* odd = even + rows.row;
-      for (int64_t d = 0; d < ld; ++d) {
-        const uint16_t low = r < count && d < dim ? even[d] : 0, high = r + 1 < count && d < dim ? odd[d] : 0;
-        bad |= (low & 0x7f80) == 0x7f80 || (high & 0x7f80) == 0x7f80;
-        to[d] = low | static_cast<uint32_t>(high) << 16;
-      }
+      const int64_t filled = r < count ? dim : 0;
+      if (r + 1 < count)
+        for (int64_t d = 0; d < dim; ++d) to[d] = even[d] | static_cast<uint32_t>(odd[d]) << 16;
+      else
+        for (int64_t d = 0; d < filled; ++d) to[d] = even[d];
+      for (int64_t d = filled; d < ld; ++d) to[d] = 0;
+      for (int64_t d = 0; d < ld; ++d) bad |= (to[d] & 0x7f80) == 0x7f80 || (to[d] & 0x7f800000) == 0x7f800000;
     }
     return bad == 0;
   }
