@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "startrail/base/text.h"
 #include "startrail/run/kernel/kernel.h"
 
 namespace startrail {
