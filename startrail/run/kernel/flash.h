@@ -73,6 +73,36 @@ struct PlainPairs {
   }
 };
 
+// For transposing width x width numbers in registers, by halves of halves: at each step, what a pair of vectors
+// exchanges so that both are sorted by one more bit of the column.
+template <int width, int step>
+struct Exchange {
+  int32_t first[width] = {}, second[width] = {};
+  constexpr Exchange() {
+    for (int i = 0; i < width; ++i) {
+      first[i] = (i & step) != 0 ? i - step + width : i;
+      second[i] = (i & step) != 0 ? i + width : i + step;
+    }
+  }
+};
+template <int width, int step, typename Integers, typename Vector>
+STARTRAIL_INLINE void exchange(Vector* rows) {
+  if constexpr (step < width) {
+    static constexpr Exchange<width, step> order;
+    Integers first, second;
+    __builtin_memcpy(&first, order.first, sizeof(first));
+    __builtin_memcpy(&second, order.second, sizeof(second));
+#pragma GCC unroll 16
+    for (int i = 0; i < width; ++i) {
+      if ((i & step) != 0) continue;
+      const Vector a = rows[i], b = rows[i + step];
+      rows[i] = __builtin_shuffle(a, b, first);
+      rows[i + step] = __builtin_shuffle(a, b, second);
+    }
+    exchange<width, 2 * step, Integers>(rows);
+  }
+}
+
 // Level says kWidth, kRows and kPairs; with pairs also dot(), pair_rows() and pair_lanes().
 template <typename Level>
 struct Flash {
@@ -200,8 +230,7 @@ struct Flash {
       const uint16_t* from = static_cast<const uint16_t*>(rows.data) + at;
       for (int64_t d = 0; d < dim; ++d) to[d] = widen(from[d]);
     } else {
-      const float* from = static_cast<const float*>(rows.data) + at;
-      for (int64_t d = 0; d < dim; ++d) to[d] = from[d];
+      __builtin_memcpy(to, static_cast<const float*>(rows.data) + at, static_cast<unsigned long>(dim * 4));
     }
   }
   STARTRAIL_INLINE static void read_row(const Rows& rows, bool, int64_t at, int64_t dim, uint32_t* to) {
@@ -220,12 +249,18 @@ struct Flash {
   // to[words along rows][ld], 0 where there is no row or no element. True when all values are finite.
   static bool pack_down(const Rows& rows, bool bfloat16, int64_t at, int64_t count, int64_t padded, int64_t dim,
                         float* to, int64_t ld) {
-    int32_t bad = 0;
-    for (int64_t r = 0; r < padded; ++r, to += ld) {
-      if (r < count) read_row(rows, bfloat16, at + r * rows.row, dim, to);
-      for (int64_t d = r < count ? dim : 0; d < ld; ++d) to[d] = 0;
-      for (int64_t d = 0; d < ld; ++d) bad |= to[d] - to[d] != 0;
+    for (int64_t r = 0; r < padded; ++r) {
+      if (r < count) read_row(rows, bfloat16, at + r * rows.row, dim, to + r * ld);
+      for (int64_t d = r < count ? dim : 0; d < ld; ++d) to[r * ld + d] = 0;
     }
+    const int64_t all = padded * ld;
+    float bad = 0;  // x - x is 0, or NaN
+    Vector some_bad{};
+    for (int64_t i = 0; i + kWidth <= all; i += kWidth) some_bad += load(to + i) - load(to + i);
+    for (int64_t i = all / kWidth * kWidth; i < all; ++i) bad += to[i] - to[i];
+    float lanes[kWidth];
+    store(lanes, some_bad);
+    for (float lane : lanes) bad += lane;
     return bad == 0;
   }
   static bool pack_down(const Rows& rows, bool, int64_t at, int64_t count, int64_t padded, int64_t dim, uint32_t* to,
@@ -245,15 +280,39 @@ struct Flash {
     return bad == 0;
   }
 
-  // A strip, to[words along dim][lane]; 0 in lanes without a row.
+  // to[c * to_ld + r] = from[r * from_ld + c].
   template <typename Word>
-  static void pack_strip(const Rows& rows, bool bfloat16, int64_t at, int64_t count, int64_t dim, Word* to) {
+  static void transpose(const Word* from, int64_t from_ld, int64_t rows, int64_t columns, Word* to, int64_t to_ld) {
+    const int64_t blocks = rows / kWidth * kWidth, strips = columns / kWidth * kWidth;
+    for (int64_t r = 0; r < blocks; r += kWidth)
+      for (int64_t c = 0; c < strips; c += kWidth) {
+        Vector block[kWidth];
+#pragma GCC unroll 16
+        for (int i = 0; i < kWidth; ++i) block[i] = load(reinterpret_cast<const float*>(from + (r + i) * from_ld + c));
+        exchange<kWidth, 1, Integers>(block);
+#pragma GCC unroll 16
+        for (int i = 0; i < kWidth; ++i) store(reinterpret_cast<float*>(to + (c + i) * to_ld + r), block[i]);
+      }
+    for (int64_t r = 0; r < rows; ++r)
+      for (int64_t c = r < blocks ? strips : 0; c < columns; ++c) to[c * to_ld + r] = from[r * from_ld + c];
+  }
+
+  // A strip, to[words along dim][lane]; 0 in lanes without a row. `rows_at_hand` has room for a strip.
+  template <typename Word>
+  static void pack_strip(const Rows& rows, bool bfloat16, int64_t at, int64_t count, int64_t dim, Word* to,
+                         Word* rows_at_hand) {
     const int64_t words = words_of(dim, Word{});
-    Word row[kMostDim];
-    for (int64_t lane = 0; lane < kLanes; ++lane) {
-      if (lane < count) read_row(rows, bfloat16, at + lane * rows.row, dim, row);
-      for (int64_t w = 0; w < words; ++w) to[w * kLanes + lane] = lane < count ? row[w] : Word{};
+    const Word* from = rows_at_hand;
+    int64_t ld = words;
+    if (!kPaired<Word> && !bfloat16) {
+      from = static_cast<const Word*>(rows.data) + at;
+      ld = rows.row;
+    } else {
+      pack_across(rows, bfloat16, at, count, dim, rows_at_hand);
     }
+    transpose(from, ld, count, words, to, kLanes);
+    for (int64_t w = 0; count < kLanes && w < words; ++w)
+      for (int64_t lane = count; lane < kLanes; ++lane) to[w * kLanes + lane] = Word{};
   }
 
   // ---- Masks.
@@ -371,6 +430,7 @@ struct Flash {
     float* const outs = static_cast<float*>(take(tiles * dim * kLanes));
     float* const tops = static_cast<float*>(take(tiles * kLanes));
     float* const sums = static_cast<float*>(take(tiles * kLanes));
+    Word* const at_hand = static_cast<Word*>(take(kLanes * dim));
     const auto tile_at = [&](int64_t t) {
       const int64_t row = begin + t % tiles_a_head * kLanes;
       return Tile{t / tiles_a_head, row, smaller<int64_t>(kLanes, end - row)};
@@ -379,16 +439,22 @@ struct Flash {
     for (int64_t t = 0; t < tiles; ++t) {
       const Tile tile = tile_at(t);
       pack_strip(p.q, p.bfloat16, tile.head * p.q.head + tile.row * p.q.row, tile.count, dim,
-                 queries + t * words * kLanes);
+                 queries + t * words * kLanes, at_hand);
       float* const out = outs + t * dim * kLanes;
+      bool begun = false;
       for (int64_t lane = 0; lane < kLanes; ++lane) {
         const bool has = lane < tile.count;
-        const float lse = has ? work.lse.data[tile.head * work.lse.head + (tile.row + lane) * work.lse.row] : 0;
+        const float lse =
+            has ? work.lse.data[tile.head * work.lse.head + (tile.row + lane) * work.lse.row] : -kInfinity;
         tops[t * kLanes + lane] = lse;
         sums[t * kLanes + lane] = lse == -kInfinity ? 0 : 1;
-        const float* from = work.out.data + tile.head * work.out.head + (tile.row + lane) * work.out.row;
-        for (int64_t d = 0; d < dim; ++d) out[d * kLanes + lane] = has && lse != -kInfinity ? from[d] : 0;
+        begun |= lse != -kInfinity;
       }
+      if (begun)
+        transpose(work.out.data + tile.head * work.out.head + tile.row * work.out.row, work.out.row, tile.count, dim,
+                  out, kLanes);
+      for (int64_t lane = 0; lane < kLanes; ++lane)
+        for (int64_t d = 0; tops[t * kLanes + lane] == -kInfinity && d < dim; ++d) out[d * kLanes + lane] = 0;
     }
 
     for (int64_t r = 0; r < p.range_count; ++r) {
@@ -428,14 +494,20 @@ struct Flash {
 
     for (int64_t t = 0; t < tiles; ++t) {
       const Tile tile = tile_at(t);
-      const float* const out = outs + t * dim * kLanes;
-      for (int64_t lane = 0; lane < tile.count; ++lane) {
-        const float sum = sums[t * kLanes + lane], share = sum == 0 ? 0 : 1 / sum;
-        work.lse.data[tile.head * work.lse.head + (tile.row + lane) * work.lse.row] =
-            sum == 0 ? -kInfinity : tops[t * kLanes + lane] + __builtin_logf(sum);
-        float* const to = work.out.data + tile.head * work.out.head + (tile.row + lane) * work.out.row;
-        for (int64_t d = 0; d < dim; ++d) to[d] = out[d * kLanes + lane] * share;
+      float* const out = outs + t * dim * kLanes;
+      float shares[kLanes];
+      for (int64_t lane = 0; lane < kLanes; ++lane) {
+        const float sum = sums[t * kLanes + lane];
+        shares[lane] = sum == 0 ? 0 : 1 / sum;
+        if (lane < tile.count)
+          work.lse.data[tile.head * work.lse.head + (tile.row + lane) * work.lse.row] =
+              sum == 0 ? -kInfinity : tops[t * kLanes + lane] + __builtin_logf(sum);
       }
+      for (int64_t d = 0; d < dim; ++d)
+        for (int64_t j = 0; j < kLanes; j += kWidth)
+          store(out + d * kLanes + j, load(out + d * kLanes + j) * load(shares + j));
+      transpose(out, kLanes, dim, tile.count, work.out.data + tile.head * work.out.head + tile.row * work.out.row,
+                work.out.row);
     }
   }
 
@@ -511,6 +583,8 @@ struct Flash {
     Word* const queries_down = static_cast<Word*>(take(kBackwardRows * padded));
     Word* const douts_down = static_cast<Word*>(take(kBackwardRows * padded));
     float* const dqueries = static_cast<float*>(take(kBackwardRows * dim));
+    Word* const at_hand = static_cast<Word*>(take(kLanes * dim));
+    float* const sum_at_hand = static_cast<float*>(take(kLanes * dim));
     BackwardTile<Word> tile;
     constexpr int64_t kPairCount = kBackwardRows * kBackwardKeys;
     tile.scores = static_cast<float*>(take(kPairCount));
@@ -552,9 +626,10 @@ struct Flash {
         if (any) {
           for (int64_t s = 0; s < kStrips; ++s) {
             const int64_t in_strip = larger<int64_t>(0, smaller<int64_t>(kLanes, rows - s * kLanes));
-            pack_strip(p.q, p.bfloat16, query_at + s * kLanes * p.q.row, in_strip, dim, queries + s * words * kLanes);
+            pack_strip(p.q, p.bfloat16, query_at + s * kLanes * p.q.row, in_strip, dim, queries + s * words * kLanes,
+                       at_hand);
             pack_strip(work.dout, p.bfloat16, dout_at + s * kLanes * work.dout.row, in_strip, dim,
-                       douts + s * words * kLanes);
+                       douts + s * words * kLanes, at_hand);
           }
           const bool finite_queries =
               pack_down(p.q, p.bfloat16, query_at, rows, kBackwardRows, dim, queries_down, padded);
@@ -604,10 +679,13 @@ struct Flash {
           }
         }
         work.turn(work.context, head, row / kBackwardRows, true);
-        for (int64_t i = 0; any && i < rows; ++i) {
-          float* const to = work.dq.data + head * work.dq.head + (row + i) * work.dq.row;
-          const float* const from = dqueries + i / kLanes * dim * kLanes + i % kLanes;
-          for (int64_t d = 0; d < dim; ++d) to[d] += from[d * kLanes];
+        for (int64_t i = 0; any && i < rows; i += kLanes) {
+          const int64_t in_strip = smaller<int64_t>(kLanes, rows - i);
+          transpose(dqueries + i * dim, kLanes, dim, in_strip, sum_at_hand, dim);
+          for (int64_t lane = 0; lane < in_strip; ++lane) {
+            float* const to = work.dq.data + head * work.dq.head + (row + i + lane) * work.dq.row;
+            for (int64_t d = 0; d < dim; ++d) to[d] += sum_at_hand[lane * dim + d];
+          }
         }
         work.turn(work.context, head, row / kBackwardRows, false);
       }
@@ -684,11 +762,13 @@ struct Flash {
   }
   // Of float words: pairs need no more.
   static int64_t forward_scratch_bytes(int64_t dim, int64_t rows) {
-    return 4 * (2 * kPanelKeys * dim + 2 * kForwardKeys * kLanes + rows * (2 * dim + 2)) + 64 * 16;
+    return 4 * (2 * kPanelKeys * dim + 2 * kForwardKeys * kLanes + rows * (2 * dim + 2) + kLanes * dim) + 64 * 16;
   }
   static int64_t backward_scratch_bytes(int64_t dim, int64_t keys) {
     const int64_t padded = round_up(dim, kLanes);
-    return 4 * (keys * (3 * dim + 2 * padded) + kBackwardRows * (3 * dim + 2 * padded + 4 * kBackwardKeys)) + 64 * 16;
+    return 4 * (keys * (3 * dim + 2 * padded) + kBackwardRows * (3 * dim + 2 * padded + 4 * kBackwardKeys) +
+                2 * kLanes * dim) +
+           64 * 16;
   }
   static const startrail::flash::Level* level(const char* name) {
     static const startrail::flash::Level made{
