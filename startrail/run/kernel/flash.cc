@@ -22,8 +22,8 @@ namespace {
 using flash::KeyRange;
 using flash::Level;
 
-constexpr int64_t kTaskRows = 512;  // query rows of a forward task: its state stays in the second-level cache
-constexpr int64_t kTaskKeys = 512;  // keys of a backward task, likewise
+constexpr int64_t kTaskRows = 1024;  // query rows of a forward task: keys are packed again for each
+constexpr int64_t kTaskKeys = 512;   // keys of a backward task: they and their gradients stay in the second-level cache
 
 // Key ranges with what each query row sees of them.
 struct Ranges {
