@@ -1,8 +1,12 @@
 // The command as users meet it: output, exit codes, and one clear sentence for every bad input.
 #include <gtest/gtest.h>
+#include <stdlib.h>
+
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "startrail/base/text.h"
+#include "startrail/run/kernel/kernel.h"
 #include "tests/command.h"
 
 namespace startrail {
@@ -37,6 +41,37 @@ TEST(Command, AttendsWithEveryKindOfMask) {
     EXPECT_EQ(ended.code, 0) << ended.text;
     EXPECT_NE(ended.text.find("passed"), std::string::npos) << ended.text;
   }
+}
+
+TEST(Command, IsRightOnEveryLevelItCanBeForcedTo) {
+  const char* chosen = getenv("STARTRAIL_ISA");
+  const std::string before = chosen ? chosen : "";
+  for (const std::string& level : flash_levels()) {
+    setenv("STARTRAIL_ISA", level.c_str(), 1);
+    for (const char* type : {"float32", "bfloat16"}) {
+      const Ended ended =
+          run_command(cat("attend --ranks 4 --grid team=2 --tokens 300 --heads 4 --kv-heads 2 --dim 40 "
+                          "--kernel flash --repeat 1 --check --dtype ",
+                          type));
+      EXPECT_EQ(ended.code, 0) << level << ": " << ended.text;
+    }
+    const Ended bench =
+        run_command("bench kernel --tokens 100 --dims 32 --masks causal,window:9 --threads 1 --rounds 1 --json");
+    ASSERT_EQ(bench.code, 0) << bench.text;
+    const auto json = nlohmann::json::parse(bench.text);
+    EXPECT_EQ(json["level"], level);
+    for (const auto& result : json["results"])
+      for (const char* pass : {"forward", "backward"}) EXPECT_GT(result[pass]["ratio"], 0) << result;
+  }
+  setenv("STARTRAIL_ISA", "sse9", 1);
+  const Ended refused = run_command("attend --ranks 1 --grid ring --tokens 64 --repeat 1");
+  EXPECT_EQ(refused.code, 2);
+  EXPECT_NE(refused.text.find("STARTRAIL_ISA=sse9 is not a level of this processor"), std::string::npos)
+      << refused.text;
+  if (before.empty())
+    unsetenv("STARTRAIL_ISA");
+  else
+    setenv("STARTRAIL_ISA", before.c_str(), 1);
 }
 
 TEST(Command, ShowsAndProvesPlans) {
@@ -120,7 +155,10 @@ TEST(Command, AnswersEveryBadInputWithOneSentenceAndExit2) {
       {"attend --repeat 0", "repeat 0 measures nothing"},
       {"attend --threads -1", "-1 threads cannot run"},
       {"attend --dim 0", "0 numbers a head cannot be computed"},
-      {"attend --kernel fast", "kernel 'fast' is not known; valid kernels: auto, aten, reference"},
+      {"attend --kernel fast", "kernel 'fast' is not known; valid kernels: auto, flash, aten, reference"},
+      {"bench kernel --types half", "type 'half' is not known; valid types: float32, bfloat16"},
+      {"bench kernel --masks diagonal", "mask 'diagonal' is not known; valid masks: full, causal, window:N"},
+      {"bench kernel --heads 4 --kv-heads 3", "kv-heads divide heads"},
       {"attend --speed", "--speed"},
       {"plan --rank 16", "rank 16 is not one of 16: give 0 to 15"},
       {"plan --all 8", "--all goes with --check"},
