@@ -101,7 +101,7 @@ nlohmann::json measure(const Shape& shape, int rounds) {
       const double ms = milliseconds(turns[i]);
       if (round >= 0) times[i].push_back(ms);
     }
-  nlohmann::json json{{"type", std::string(c10::toString(shape.type)) == "Float" ? "float32" : "bfloat16"},
+  nlohmann::json json{{"type", shape.type == at::kFloat ? "float32" : "bfloat16"},
                       {"tokens", shape.tokens},
                       {"heads", shape.heads},
                       {"kv_heads", shape.key_heads},

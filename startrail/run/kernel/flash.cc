@@ -35,6 +35,7 @@ Ranges make_ranges(const AttendInput& input) {
   Ranges made;
   int64_t begin = 0;
   for (const Piece& keys : input.keys) {
+    STARTRAIL_CHECK(keys.count <= std::numeric_limits<int32_t>::max(), keys.count);
     int full = 0, empty = 0;
     for (const Piece& queries : input.queries) {
       const TileClass kind = classify(*input.band, queries, keys);

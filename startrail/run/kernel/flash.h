@@ -114,7 +114,6 @@ struct Flash {
   static constexpr int64_t kPanelKeys = 512;     // keys packed at a time
   static constexpr int64_t kBackwardKeys = 64;   // keys of a tile in the backward pass
   static constexpr int64_t kBackwardRows = 64;   // its rows
-  static constexpr int64_t kMostDim = kLargestDim;
   static constexpr int64_t kStrips = kBackwardRows / kLanes;
   static_assert(kBackwardRows % kLanes == 0 && kPanelKeys % kForwardKeys == 0 && kForwardKeys % 2 == 0);
   template <typename Word>
@@ -366,7 +365,7 @@ struct Flash {
   static void product_of_seen(const Rows& x, bool bfloat16, int64_t at, int64_t keys, int64_t dim, const Word* weights,
                               const Seen& seen, int64_t key, int64_t lane, float* sum) {
     for (int64_t k = 0; k < keys; ++k) {
-      float row[kMostDim];
+      float row[kLargestDim];
       read_row(x, bfloat16, at + k * x.row, dim, row);
       for (int64_t j = 0; j < kLanes; j += kWidth) {
         const Integers where = seen.at(key + k, lane + j);
@@ -384,7 +383,7 @@ struct Flash {
   static void product_of_seen(const Rows& x, bool bfloat16, int64_t at, int64_t rows, int64_t dim, const Word* weights,
                               const Seen& seen, int64_t key, int64_t keys, float* c, int64_t ldc) {
     for (int64_t q = 0; q < rows; ++q) {
-      float row[kMostDim];
+      float row[kLargestDim];
       read_row(x, bfloat16, at + q * x.row, dim, row);
       for (int64_t k = larger(key, int64_t{seen.begin[q]}); k < smaller(key + keys, int64_t{seen.end[q]}); ++k) {
         float weight_of;

@@ -72,11 +72,7 @@ inline void expect_close(const at::Tensor& got, const at::Tensor& truth, double 
   EXPECT_LE((got.to(at::kDouble) - truth).abs().max().item<double>() / size, tolerance) << what;
 }
 
-inline void compare(const Kernel& kernel, const Case& c, at::ScalarType type, double tolerance,
-                    const std::string& what) {
-  const Results truth = run(reference_kernel(), c, at::kDouble, at::kDouble);
-  const Results got = run(kernel, c, type, at::kFloat);
-  const std::string label = cat(what, ", ", to_text(c.mask), ", ", to_text(c.order), ", tokens ", c.tokens);
+inline void expect_close(const Results& got, const Results& truth, double tolerance, const std::string& label) {
   expect_close(got.out, truth.out, tolerance, label + ", out");
   EXPECT_TRUE(at::equal(got.lse == -kInfinity, truth.lse == -kInfinity)) << label;
   expect_close(got.lse.masked_fill(got.lse == -kInfinity, 0), truth.lse.masked_fill(truth.lse == -kInfinity, 0),
@@ -84,6 +80,12 @@ inline void compare(const Kernel& kernel, const Case& c, at::ScalarType type, do
   expect_close(got.dq, truth.dq, tolerance, label + ", dq");
   expect_close(got.dk, truth.dk, tolerance, label + ", dk");
   expect_close(got.dv, truth.dv, tolerance, label + ", dv");
+}
+
+inline void compare(const Kernel& kernel, const Case& c, at::ScalarType type, double tolerance,
+                    const std::string& what) {
+  expect_close(run(kernel, c, type, at::kFloat), run(reference_kernel(), c, at::kDouble, at::kDouble), tolerance,
+               cat(what, ", ", to_text(c.mask), ", ", to_text(c.order), ", tokens ", c.tokens));
 }
 
 inline std::vector<Mask> masks_of(int64_t tokens) {
