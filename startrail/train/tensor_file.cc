@@ -3,8 +3,6 @@
 #include <ATen/ATen.h>
 #define XXH_INLINE_ALL
 #include <fcntl.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 #include <xxhash.h>
 
@@ -16,6 +14,7 @@
 #include <nlohmann/json.hpp>
 
 #include "startrail/base/error.h"
+#include "startrail/train/mapped_file.h"
 
 namespace startrail {
 namespace {
@@ -71,32 +70,6 @@ class File {
   int handle_;
 };
 
-// A file mapped read-only.
-class Mapping {
- public:
-  explicit Mapping(const std::filesystem::path& path) {
-    const File file(path, O_RDONLY | O_CLOEXEC);
-    struct stat status {};
-    if (fstat(file.handle(), &status) != 0) file.fail("cannot be read");
-    size_ = static_cast<size_t>(status.st_size);
-    if (size_ == 0) return;
-    data_ = mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, file.handle(), 0);
-    if (data_ == MAP_FAILED) file.fail("cannot be mapped");
-  }
-  ~Mapping() {
-    if (data_) munmap(data_, size_);
-  }
-  Mapping(const Mapping&) = delete;
-  Mapping& operator=(const Mapping&) = delete;
-
-  const char* data() const { return static_cast<const char*>(data_); }
-  size_t size() const { return size_; }
-
- private:
-  void* data_ = nullptr;
-  size_t size_ = 0;
-};
-
 }  // namespace
 
 int64_t make_tensor_file(const std::filesystem::path& file, const std::vector<NamedShape>& tensors) {
@@ -142,7 +115,7 @@ const at::Tensor& TensorFile::at(const std::string& name) const {
 }
 
 TensorFile read_tensors(const std::filesystem::path& path) {
-  const auto mapping = std::make_shared<Mapping>(path);
+  const auto mapping = std::make_shared<MappedFile>(path);
   const auto fail = [&](const std::string& what) -> UserError {
     return UserError(cat(path.string(), " is not a whole safetensors file: ", what));
   };
@@ -180,6 +153,7 @@ TensorFile read_tensors(const std::filesystem::path& path) {
       end = std::max(end, offsets[1]);
       // Never written to: the mapping is read-only, and from_blob has no const form.
       void* data = const_cast<char*>(numbers + offsets[0]);
+      result.offsets[name] = numbers + offsets[0] - mapping->data();
       result.tensors[name] = at::from_blob(
           data, shape, [mapping](void*) {}, at::TensorOptions(type->second));
     }
@@ -201,7 +175,7 @@ std::string digest(const void* data, size_t bytes) {
 }  // namespace
 
 std::string checksum(const std::filesystem::path& file, int64_t begin, int64_t end) {
-  const Mapping mapping(file);
+  const MappedFile mapping(file);
   if (begin < 0 || end < begin || static_cast<size_t>(end) > mapping.size())
     throw UserError(cat(file.string(), " is truncated: it has ", mapping.size(), " bytes and should have ", end));
   return digest(mapping.data() + begin, static_cast<size_t>(end - begin));

@@ -34,6 +34,7 @@ void sync_folder(const std::filesystem::path& folder);
 struct TensorFile {
   std::filesystem::path file;
   std::map<std::string, at::Tensor> tensors;  // views of the mapped file: read only, alive as long as any of them is
+  std::map<std::string, int64_t> offsets;     // where each begins in the file, in bytes
 
   // UserError naming the file when it is not there.
   const at::Tensor& at(const std::string& name) const;

@@ -1,0 +1,45 @@
+#include "startrail/train/mapped_file.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "startrail/base/error.h"
+
+namespace startrail {
+
+MappedFile::MappedFile(const std::filesystem::path& path) {
+  const auto fail = [&](const char* what, int code) {
+    const std::string message = cat(path.string(), " ", what, ": ", std::strerror(code));
+    if (code == EIO) throw ClusterError(message);
+    throw UserError(message);
+  };
+  const int handle = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (handle < 0) fail("cannot be opened", errno);
+  struct stat status {};
+  const char* failed = nullptr;
+  if (fstat(handle, &status) != 0) {
+    failed = "cannot be read";
+  } else if (status.st_size > 0) {
+    void* data = mmap(nullptr, static_cast<size_t>(status.st_size), PROT_READ, MAP_PRIVATE, handle, 0);
+    if (data == MAP_FAILED)
+      failed = "cannot be mapped";
+    else
+      data_ = data;
+  }
+  const int code = errno;
+  close(handle);
+  if (failed) fail(failed, code);
+  size_ = static_cast<size_t>(status.st_size);
+  time_ns_ = int64_t{status.st_mtim.tv_sec} * 1'000'000'000 + status.st_mtim.tv_nsec;
+}
+
+MappedFile::~MappedFile() {
+  if (data_) munmap(data_, size_);
+}
+
+}  // namespace startrail
