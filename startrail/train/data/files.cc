@@ -56,12 +56,6 @@ DataFile token_file(const fs::path& root, const std::string& name) {
   return {name, kHeaderBytes, tokens};
 }
 
-// What training writes is not training data: a run, one of its checkpoints, or an exported model.
-bool is_output(const fs::path& folder) {
-  const auto holds = [&](const char* name) { return fs::exists(folder / name); };
-  return holds("training.json") || holds("model.safetensors") || (holds("metrics.jsonl") && holds("config.toml"));
-}
-
 // Goes through a folder and sorts what it finds.
 class Walk {
  public:
@@ -176,6 +170,11 @@ DataFiles find_single(const fs::path& path) {
 }
 
 }  // namespace
+
+bool is_output(const fs::path& folder) {
+  const auto holds = [&](const char* name) { return fs::exists(folder / name); };
+  return holds("training.json") || holds("model.safetensors") || (holds("metrics.jsonl") && holds("config.toml"));
+}
 
 DataFiles find_data_files(const std::string& path, const std::string& leave_out) {
   if (path.empty()) throw UserError(cat("no data path is given: ", kChoices));
