@@ -1,0 +1,139 @@
+#include "startrail/train/data/picture_files.h"
+
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cctype>
+#include <optional>
+#include <tuple>
+
+#include "startrail/base/error.h"
+#include "startrail/train/data/files.h"
+
+namespace startrail {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::optional<PictureKind> kind_of(const fs::path& file) {
+  std::string ending = file.extension().string();
+  for (char& letter : ending) letter = static_cast<char>(std::tolower(static_cast<unsigned char>(letter)));
+  if (ending == ".png") return PictureKind::png;
+  if (ending == ".jpg" || ending == ".jpeg") return PictureKind::jpeg;
+  if (ending == ".npy") return PictureKind::npy;
+  if (ending == ".safetensors") return PictureKind::safetensors;
+  return {};
+}
+
+class Walk {
+ public:
+  Walk(const std::string& path, const std::string& without) : without_(without) {
+    found_.root = path;
+    std::vector<fs::path> folders;
+    for (const fs::directory_entry& entry : fs::directory_iterator(found_.root)) {
+      if (is_hidden(entry)) continue;
+      if (entry.is_directory())  // links too: a set of some of another's classes is often made of them
+        folders.push_back(entry.path());
+      else
+        add_file(entry, "", 0);
+    }
+    std::sort(folders.begin(), folders.end());
+    const size_t beside = found_.files.size();
+    for (const fs::path& folder : folders) add_class(folder);
+    if (beside > 0) add_class_of_all(folders);
+    const auto order = [](const PictureFile& a, const PictureFile& b) {
+      return std::tie(a.label, a.name) < std::tie(b.label, b.name);
+    };
+    std::sort(found_.files.begin(), found_.files.end(), order);
+  }
+
+  PictureFiles result() && { return std::move(found_); }
+
+ private:
+  static bool is_hidden(const fs::directory_entry& entry) { return entry.path().filename().string().starts_with('.'); }
+
+  bool is_left_out(const fs::path& folder) {
+    std::error_code none;
+    const bool output = is_output(folder);
+    found_.outputs += output ? 1 : 0;
+    return output || (!without_.empty() && fs::equivalent(folder, without_, none));
+  }
+
+  void add_class(const fs::path& folder) {
+    if (is_left_out(folder)) return;
+    const size_t before = found_.files.size();
+    const std::string name = folder.filename().string();
+    const bool left_out = enter(folder, name + "/", static_cast<int64_t>(found_.classes.size()));
+    if (found_.files.size() > before)
+      found_.classes.push_back(name);
+    else if (!left_out)  // a folder of runs is no class
+      found_.empty_classes.push_back(folder.string());
+  }
+
+  void add_class_of_all(const std::vector<fs::path>& folders) {
+    for (const fs::path& folder : folders) {
+      const std::string name = folder.filename().string();
+      const auto is = [&](const std::string& other) { return other == folder.string(); };
+      const bool empty = std::any_of(found_.empty_classes.begin(), found_.empty_classes.end(), is);
+      if (!empty && std::find(found_.classes.begin(), found_.classes.end(), name) == found_.classes.end()) continue;
+      throw UserError(cat(found_.root.string(), " has both pictures (", found_.files.front().name, ") and subfolders (",
+                          name, "): subfolders are classes, so move the pictures into some, or ",
+                          "the subfolders away"));
+    }
+    found_.classes = {"all"};
+  }
+
+  // Adds the files of a folder and those below it. Returns whether a folder was left out.
+  bool enter(const fs::path& folder, const std::string& prefix, int64_t label) {
+    bool left_out = false;
+    for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
+      if (is_hidden(entry)) continue;
+      if (!entry.is_directory())
+        add_file(entry, prefix, label);
+      else if (entry.is_symlink())  // may lead back to where we are
+        continue;
+      else if (is_left_out(entry.path()))
+        left_out = true;
+      else
+        left_out |= enter(entry.path(), prefix + entry.path().filename().string() + "/", label);
+    }
+    return left_out;
+  }
+
+  void add_file(const fs::directory_entry& entry, const std::string& prefix, int64_t label) {
+    const auto kind = kind_of(entry.path());
+    if (!kind) return;
+    struct stat status {};
+    const bool there = stat(entry.path().c_str(), &status) == 0;  // else a broken link: opening it gives the error
+    if (there && !S_ISREG(status.st_mode)) return;
+    PictureFile file{prefix + entry.path().filename().string(), label, *kind, status.st_size,
+                     int64_t{status.st_mtim.tv_sec} * 1'000'000'000 + status.st_mtim.tv_nsec};
+    // A wrong kind is told of before its million headers are read.
+    if (!found_.files.empty() && is_latent(*kind) != is_latent(found_.files.front().kind))
+      throw UserError(cat(found_.root.string(), " has both pictures and latents (", found_.files.front().name, " and ",
+                          file.name, "): give a folder that has only one of them"));
+    found_.files.push_back(std::move(file));
+  }
+
+  PictureFiles found_;
+  fs::path without_;
+};
+
+}  // namespace
+
+bool is_latent(PictureKind kind) { return kind == PictureKind::npy || kind == PictureKind::safetensors; }
+
+PictureFiles find_pictures(const std::string& path, const std::string& without) {
+  constexpr const char* choices = "give a folder of PNG and JPEG files or of latents, or \"shapes\"";
+  try {
+    if (path.empty()) throw UserError(cat("no path of pictures is given: ", choices));
+    const fs::file_status status = fs::status(path);
+    if (!fs::exists(status)) throw UserError(cat("picture folder ", path, " does not exist: ", choices));
+    if (!fs::is_directory(status)) throw UserError(cat("picture path ", path, " is no folder: ", choices));
+    return Walk(path, without).result();
+  } catch (const fs::filesystem_error& error) {
+    throw UserError(cat("picture folder ", error.path1().string(), " cannot be read: ", error.code().message()));
+  }
+}
+
+}  // namespace startrail

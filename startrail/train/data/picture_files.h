@@ -1,0 +1,35 @@
+// Which files a folder of pictures means, and the class of each. Looks at names, sizes and times only. Used by
+// pictures.cc, which reads them.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+namespace startrail {
+
+enum class PictureKind { png, jpeg, npy, safetensors };
+
+bool is_latent(PictureKind kind);
+
+struct PictureFile {
+  std::string name;  // relative to the root
+  int64_t label;     // of the classes
+  PictureKind kind;
+  int64_t bytes, time_ns;  // its size, and its last change since 1970
+};
+
+struct PictureFiles {
+  std::filesystem::path root;
+  std::vector<std::string> classes;        // sorted
+  std::vector<PictureFile> files;          // sorted by class, then by name
+  std::vector<std::string> empty_classes;  // paths of subfolders without pictures; not among the classes
+  int64_t outputs = 0;                     // folders left out because training wrote them
+};
+
+// `without` is a folder below that is left out, or "". UserError when the path is no folder, has pictures beside
+// subfolders, has both images and latents, or cannot be read. There may be no files.
+PictureFiles find_pictures(const std::string& path, const std::string& without);
+
+}  // namespace startrail

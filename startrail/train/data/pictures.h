@@ -1,0 +1,60 @@
+// Training data as pictures: a folder of PNG and JPEG files, of latents in .npy and .safetensors files (pictures or
+// videos), or shapes that a generator draws. Opening reads headers only; a picture, or the part of it that a rank
+// holds, is decoded when it is read. Used by the training of picture models; nothing here knows of ranks.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "startrail/train/data/image_file.h"  // also for write_png
+
+namespace startrail {
+
+// A picture has one frame, a video several.
+struct PictureShape {
+  int64_t channels = 3, frames = 1, height = 32, width = 32;
+};
+
+// A part of a picture: whole rows [first_row, end_row) of the frames [first_frame, end_frame).
+struct Band {
+  int64_t first_frame = 0, end_frame = 1, first_row = 0, end_row = 0;
+};
+
+struct PicturesOptions {
+  std::string path;            // a folder of pictures or latents, or the word "shapes": generated ones
+  PictureShape shape;          // what every picture is brought to
+  std::string fit = "crop";    // "crop": scaled so that it just covers the shape, then its middle; "resize": stretched
+  bool skip_bad = false;       // leave out files that cannot be used instead of refusing the set
+  double scale = 1;            // what latents are multiplied by
+  int64_t generated = 100000;  // how many pictures the generator has
+  uint64_t seed = 1;           // of the generator
+  std::string without;         // a folder inside path that is not data (a run's own output); may be empty
+};
+
+// A set of pictures in a fixed order. Safe to read from many threads at once.
+class Pictures {
+ public:
+  virtual ~Pictures() = default;
+  virtual int64_t count() const = 0;
+  virtual int64_t label(int64_t index) const = 0;               // of classes()
+  virtual const std::vector<std::string>& classes() const = 0;  // sorted; one class "all" when there are no subfolders
+  // The band of picture `index`: [channels, frames, rows, width of the shape] float32; colours are -1 to 1, latents as
+  // they are times the scale. The same numbers whatever the band. UserError that names the file when it cannot be read.
+  virtual at::Tensor read(int64_t index, const Band& band) const = 0;
+  virtual std::string name(int64_t index) const = 0;  // its file, its file and tensor, or "shape 17"
+  virtual std::string describe() const = 0;           // "1,204 PNG and 33 JPEG pictures in 4 classes"
+  virtual std::string fingerprint() const = 0;        // changes when the files, their sizes, times or the options do
+  virtual int64_t skipped() const = 0;                // files and empty classes left out when it was opened
+};
+
+// Classes are the folder's subfolders, of which links count too; what is in deeper folders belongs to them. Hidden
+// files, files of other kinds and folders that training wrote (files.h) are ignored. UserError, naming the file or
+// folder, for a header that is bad or does not fit the shape, a class without pictures, pictures beside subfolders,
+// pictures beside latents, or nothing to read.
+std::shared_ptr<const Pictures> open_pictures(const PicturesOptions& options);
+
+}  // namespace startrail
