@@ -1,7 +1,7 @@
 # The everyday commands. Each does what it needs first, so `make run` works in a fresh clone.
 # TORCH_DIR=<torch folder> uses an installed torch instead of the one in .venv.
 .DEFAULT_GOAL := help
-.PHONY: help setup build run test test-all bench check format clean
+.PHONY: help setup build run run-dit test test-all bench check format clean
 
 # Paths are relative to this file, also when another Makefile includes or calls it.
 root := $(dir $(abspath $(lastword $(MAKEFILE_LIST))))
@@ -24,6 +24,10 @@ build: setup ## build/startrail and the tests
 
 run: build ## try it: train a small GPT on this source tree, its sequence split over 8 ranks of this machine
 	@$(call show,rm -rf runs/quickstart && build/startrail train examples/configs/quickstart.toml)
+
+run-dit: build ## the same for pictures: train a small DiT on generated shapes, draw some, and see if they are recognised
+	@$(call show,rm -rf runs/shapes && build/startrail train examples/configs/shapes.toml)
+	@$(call show,build/startrail evaluate --checkpoint runs/shapes --recognise)
 
 test: build check ## build, scripts/check and the fast tests
 	cd $(root) && ctest --preset release

@@ -1,15 +1,20 @@
 // startrail sample, evaluate and export: what is done with a trained model.
+#include <ATen/ATen.h>
 #include <ATen/Parallel.h>
+#include <algorithm>
 #include <filesystem>
 #include <iostream>
 #include <nlohmann/json.hpp>
 
 #include "cli/command.h"
+#include "cli/picture_grid.h"
 #include "cli/text_model.h"
 #include "startrail/base/error.h"
 #include "startrail/run/comm/ranks.h"
 #include "startrail/train/checkpoint.h"
 #include "startrail/train/estimate.h"
+#include "startrail/train/model/diffusion.h"
+#include "startrail/train/recognise.h"
 #include "startrail/train/tokenizer.h"
 #include "startrail/train/trainer.h"
 #include "startrail/train/weights.h"
@@ -38,7 +43,15 @@ fs::path model_folder(const std::string& path) {
 struct SampleFlags {
   std::string checkpoint, prompt, tokenizer, dtype = "float32";
   SampleOptions options;
+  bool last = false;
+  // Of a DiT.
+  std::string out = "samples.png", classes, grid = "auto";
+  int64_t count = 4, steps = 50;
+  int ranks = 1;
+  double guidance = 4;
 };
+
+Which which(bool last) { return last ? Which::last : Which::mean; }
 
 std::vector<int64_t> parse_tokens(const std::string& text) {
   std::vector<int64_t> tokens;
@@ -46,10 +59,10 @@ std::vector<int64_t> parse_tokens(const std::string& text) {
   return tokens;
 }
 
-void run_sample(const SampleFlags& flags) {
+void write_text_sample(const SampleFlags& flags, const fs::path& folder) {
   check_options(flags.options);
   at::set_num_threads(thread_count({}));
-  const auto model = load_model(model_folder(flags.checkpoint), parse_type(flags.dtype));
+  const auto model = load_llama(folder, parse_type(flags.dtype), which(flags.last));
   std::unique_ptr<Tokenizer> tokenizer;
   if (!flags.tokenizer.empty()) tokenizer = std::make_unique<Tokenizer>(flags.tokenizer);
   if (tokenizer && tokenizer->vocabulary() > model->shape().vocabulary)
@@ -99,23 +112,139 @@ void run_sample(const SampleFlags& flags) {
   std::cout << "\n";
 }
 
+// A picture for each class and count, drawn by any grid of ranks.
+void draw_sample(const SampleFlags& flags, const fs::path& folder) {
+  const DitConfig shape = std::get<DitConfig>(read_config(folder));
+  const fs::path out = flags.out;
+  const std::string kind = out.extension();
+  if (kind != ".png" && kind != ".safetensors")
+    throw UserError(cat("--out ", out.string(), " must end in .png, or in .safetensors for the numbers themselves"));
+  if (kind == ".png" && shape.channels != 1 && shape.channels != 3)
+    throw UserError(cat("this model draws latents of ", shape.channels, " channels, which are no pictures yet: ",
+                        "give --out a name that ends in .safetensors, and decode them"));
+  if (flags.count < 1) throw UserError(cat("--count ", flags.count, " must be 1 or more"));
+  if (flags.ranks < 1) throw UserError(cat("--ranks ", flags.ranks, " must be 1 or more"));
+  std::vector<int64_t> classes;
+  if (!flags.classes.empty())
+    for (const std::string& part : split(flags.classes, ',')) classes.push_back(parse_int(part, "class"));
+  else
+    for (int64_t i = 0; i < std::clamp<int64_t>(shape.classes, 1, 8); ++i)
+      classes.push_back(shape.classes > 0 ? i : -1);
+  for (int64_t one : classes)
+    if (one >= shape.classes || one < -1)
+      throw UserError(cat("--classes ", one, " is not known: this model has ",
+                          shape.classes > 0 ? cat("0 to ", shape.classes - 1, ", and -1 for none") : "none"));
+  DrawOptions options{{}, flags.steps, flags.guidance, flags.options.seed};
+  for (int64_t one : classes) options.labels.insert(options.labels.end(), flags.count, one);
+  sampling_levels(shape.objective, flags.steps);  // throws for a number of steps that cannot be
+
+  TrainConfig config;
+  config.model.preset = "dit-tiny";
+  config.parallel.ranks = flags.ranks;
+  config.parallel.grid = flags.grid;
+  config.train.tokens = shape.tokens();
+  set_model(config, shape);
+  check_config(config, shape);
+  const AttentionOptions attention = attention_options(config);
+  const auto model = load_dit(folder, parse_type(flags.dtype), which(flags.last));
+  Progress progress("drawing");
+  at::Tensor pictures;
+  run_ranks(flags.ranks, thread_count({}), [&](const std::shared_ptr<Group>& group) {
+    const at::Tensor drawn = draw(*model, options, attention, group, [&](double done) {
+      if (group->rank() == 0)
+        progress.show(cat("drawing ", options.labels.size(), " pictures: ", fixed(100 * done, 0), "%"));
+    });
+    if (group->rank() == 0) pictures = drawn;
+  });
+  if (!out.parent_path().empty()) fs::create_directories(out.parent_path());
+  if (kind == ".png") {
+    write_png(out, picture_grid(pictures, flags.count));
+  } else {
+    const int64_t begin = make_tensor_file(out, {{"pictures", at::kFloat, pictures.sizes().vec()}});
+    write_at(out, begin, pictures.contiguous());
+  }
+  std::cout << out.string() << ": " << pictures.size(0) << " pictures, a row for each of the classes " << join(classes)
+            << "; " << flags.steps << (shape.objective == "flow" ? " steps of Euler" : " steps of DDIM")
+            << ", guidance " << flags.guidance << "\n";
+}
+
 // --- evaluate
 
 struct EvaluateFlags {
   std::string checkpoint, data, dtype = "float32";
   int64_t tokens = 0, windows = 0, buckets = 16;
-  bool json = false;
+  bool json = false, recognise = false;
+  double guidance = 4;
 };
+
+// A DiT's loss on held-out pictures, and whether a classifier recognises what it draws.
+void evaluate_dit(const EvaluateFlags& flags, const fs::path& folder) {
+  constexpr int64_t kHeldOut = 2000, kSteps = 400, kDrawn = 200;
+  if (!fs::exists(folder / "training.json"))
+    throw UserError(cat(folder.string(), " is not of a run, which says what it was trained on: give a run's folder"));
+  TrainConfig config;
+  read_toml_text(settings_of(config), read_state(folder).settings, (folder / "training.json").string());
+  if (!flags.data.empty()) config.data.path = config.data.validation_path = flags.data;
+  config.validate.windows = flags.windows;
+  const auto model = load_dit(folder, parse_type(flags.dtype));
+  const DitConfig& shape = model->shape();
+  PicturesOptions options = pictures_options(config, shape);
+  const auto pictures = open_pictures(options);
+  options.path = config.data.validation_path;
+  const PictureSource source(pictures, options.path.empty() ? nullptr : open_pictures(options), shape,
+                             picture_source_options(config, shape));
+  if (source.validation_count() == 0) throw UserError("this run held no pictures out: give --data");
+  nlohmann::json json;
+  Progress progress(cat("evaluating ", source.validation_count(), " sequences"));
+  run_ranks(1, thread_count({}), [&](const std::shared_ptr<Group>& group) {
+    const AttentionOptions attention;
+    json["loss"] = validate(*model, source, attention, *group, group, 0).loss;
+    if (!flags.recognise) return;
+    if (shape.classes < 2) throw UserError("--recognise needs a model that was told the classes of its pictures");
+    progress.show("training a classifier");
+    const Recogniser recogniser(*pictures, options.shape, std::min(kHeldOut, pictures->count() / 4), kSteps, 1);
+    DrawOptions drawing{{}, 50, flags.guidance, 1};
+    const auto classes = static_cast<int64_t>(pictures->classes().size());
+    for (int64_t i = 0; i < kDrawn; ++i) drawing.labels.push_back(i % classes);
+    const at::Tensor drawn = draw(*model, drawing, attention, group, [&](double done) {
+      progress.show(cat("drawing ", kDrawn, " pictures: ", fixed(100 * done, 0), "%"));
+    });
+    const at::Tensor right = recogniser.classes_of(drawn.squeeze(2)) == at::tensor(drawing.labels, at::kLong);
+    json["classifier_accuracy"] = recogniser.accuracy();
+    json["recognised"] = right.to(at::kDouble).mean().item<double>();
+    for (int64_t i = 0; i < classes; ++i)
+      json["recognised_by_class"][pictures->classes()[i]] =
+          right.slice(0, i, kDrawn, classes).to(at::kDouble).mean().item<double>();
+  });
+  progress.show("");
+  if (flags.json) {
+    std::cout << json.dump(2) << "\n";
+    return;
+  }
+  std::cout << "loss " << fixed(json["loss"], 4) << " mean square, " << source.validation_count() << " sequences\n";
+  if (!flags.recognise) return;
+  std::cout << "a classifier trained on the same pictures is right about "
+            << fixed(100 * json["classifier_accuracy"].get<double>(), 1) << "% of held-out ones,\nand recognises "
+            << fixed(100 * json["recognised"].get<double>(), 1) << "% of " << kDrawn << " drawn ones (guidance "
+            << flags.guidance << ")\n\n";
+  std::vector<std::vector<std::string>> rows{{"class", "recognised"}};
+  for (const auto& [name, share] : json["recognised_by_class"].items())
+    rows.push_back({name, fixed(100 * share.get<double>(), 1) + "%"});
+  std::cout << table(rows);
+}
 
 void run_evaluate(const EvaluateFlags& flags) {
   const fs::path folder = model_folder(flags.checkpoint);
+  if (std::holds_alternative<DitConfig>(read_config(folder))) return evaluate_dit(flags, folder);
+  if (flags.recognise) throw UserError("--recognise is for a DiT's pictures: leave it out");
   TrainConfig config;
   TrainingState state;
   if (fs::exists(folder / "training.json")) {
     state = read_state(folder);
     read_toml_text(settings_of(config), state.settings, (folder / "training.json").string());
   }
-  const auto model = load_model(folder, parse_type(flags.dtype));
+  const auto model = load_llama(folder, parse_type(flags.dtype));
+  settle(config, model->shape());
   CorpusOptions corpus = corpus_options(config, model->shape().vocabulary);
   if (!flags.data.empty()) {
     // All of what is named is held out: it is evaluated, not trained on.
@@ -167,15 +296,23 @@ void run_evaluate(const EvaluateFlags& flags) {
 
 struct ExportFlags {
   std::string checkpoint, out, dtype = "float32";
+  bool last = false;
 };
 
 void run_export(const ExportFlags& flags) {
-  const auto model = load_model(model_folder(flags.checkpoint), at::kFloat);
-  export_model(*model, flags.out, parse_type(flags.dtype));
-  std::cout << flags.out << ": config.json and model.safetensors (" << flags.dtype
-            << "), for transformers' LlamaForCausalLM.from_pretrained\n";
+  const fs::path folder = model_folder(flags.checkpoint);
+  const auto model = load_model(folder, at::kFloat, which(flags.last));
+  const std::string file = export_model(*model, flags.out, parse_type(flags.dtype));
+  const ModelConfig config = read_config(folder);
+  const auto* dit = std::get_if<DitConfig>(&config);
+  std::cout << flags.out << ": config.json and " << file << " (" << flags.dtype << "), for "
+            << (!dit              ? "transformers' LlamaForCausalLM.from_pretrained"
+                : dit->is_plain() ? "diffusers' DiTTransformer2DModel.from_pretrained"
+                                  : "StarTrail only: diffusers has no such form of a DiT")
+            << "\n";
 }
 
+constexpr const char* kLastHelp = "The last weights, where a checkpoint also has their running mean";
 constexpr const char* kCheckpointHelp =
     "A run's folder (its newest checkpoint), a checkpoint, or a Hugging Face folder";
 
@@ -183,7 +320,7 @@ constexpr const char* kCheckpointHelp =
 
 void add_sample(CLI::App& app) {
   auto flags = std::make_shared<SampleFlags>();
-  CLI::App* command = app.add_subcommand("sample", "Generate text from a checkpoint");
+  CLI::App* command = app.add_subcommand("sample", "Generate text, or draw pictures, from a checkpoint");
   command->add_option("--checkpoint", flags->checkpoint, kCheckpointHelp)->required()->type_name("FOLDER");
   command
       ->add_option("--prompt", flags->prompt,
@@ -199,8 +336,38 @@ void add_sample(CLI::App& app) {
       ->capture_default_str();
   command->add_option("--seed", flags->options.seed, "Of the draws")->capture_default_str();
   command->add_option("--dtype", flags->dtype, "float32 or bfloat16")->capture_default_str();
-  command->footer("Example: startrail sample --checkpoint runs/gpt --prompt '#include' --temperature 0.7");
-  command->callback([flags] { run_sample(*flags); });
+  command->add_flag("--last", flags->last, kLastHelp);
+  CLI::Option* out = command->add_option("--out", flags->out,
+                                         "DiT: where the grid of pictures goes, a .png, or a "
+                                         ".safetensors for the numbers");
+  CLI::Option* classes = command->add_option("--classes", flags->classes,
+                                             "DiT: numbers such as 0,3; -1: no class; otherwise all, up to 8");
+  CLI::Option* count = command->add_option("--count", flags->count, "DiT: pictures of each class");
+  CLI::Option* steps = command->add_option("--steps", flags->steps, "DiT: from noise to picture, 1 to 1000");
+  CLI::Option* guidance =
+      command->add_option("--guidance", flags->guidance, "DiT: 1: none; more makes the class clearer");
+  CLI::Option* ranks = command->add_option("--ranks", flags->ranks, "DiT: ranks that share a picture");
+  CLI::Option* grid = command->add_option("--grid", flags->grid, "DiT: how they share it, as in train");
+  for (CLI::Option* one : {out, classes, count, steps, guidance, ranks, grid}) one->capture_default_str();
+  command->footer(
+      "Example: startrail sample --checkpoint runs/gpt --prompt '#include' --temperature 0.7\n"
+      "         startrail sample --checkpoint runs/dit --classes 0,1 --count 8 --guidance 3 --out pictures.png");
+  command->callback([flags, command, out, classes, count, steps, guidance, ranks, grid] {
+    const fs::path folder = model_folder(flags->checkpoint);
+    const bool dit = std::holds_alternative<DitConfig>(read_config(folder));
+    // A flag of the other kind would be ignored.
+    const std::vector<CLI::Option*> of_dit{out, classes, count, steps, guidance, ranks, grid};
+    for (const CLI::Option* one : command->get_options()) {
+      const std::string name = one->get_name();
+      const bool both =
+          name == "--checkpoint" || name == "--seed" || name == "--dtype" || name == "--last" || name == "--help";
+      const bool theirs = std::find(of_dit.begin(), of_dit.end(), one) != of_dit.end();
+      if (one->count() > 0 && !both && theirs != dit)
+        throw UserError(cat(name, " is for a ", dit ? "GPT" : "DiT", ", but ", folder.string(), " holds a ",
+                            dit ? "DiT" : "GPT", ": leave it out"));
+    }
+    dit ? draw_sample(*flags, folder) : write_text_sample(*flags, folder);
+  });
 }
 
 void add_evaluate(CLI::App& app) {
@@ -218,6 +385,9 @@ void add_evaluate(CLI::App& app) {
   command->add_option("--buckets", flags->buckets, "Parts of the sequence whose loss is shown")
       ->check(CLI::Range(1, 4096))
       ->capture_default_str();
+  command->add_flag("--recognise", flags->recognise,
+                    "DiT: also train a classifier on the data, and say how many drawn pictures it recognises");
+  command->add_option("--guidance", flags->guidance, "DiT: of these pictures")->capture_default_str();
   command->add_option("--dtype", flags->dtype, "float32 or bfloat16")->capture_default_str();
   command->add_flag("--json", flags->json, "Print the result as JSON");
   command->footer("Example: startrail evaluate --checkpoint runs/gpt --buckets 8");
@@ -226,10 +396,12 @@ void add_evaluate(CLI::App& app) {
 
 void add_export(CLI::App& app) {
   auto flags = std::make_shared<ExportFlags>();
-  CLI::App* command = app.add_subcommand("export", "Write a checkpoint as a folder that transformers loads");
+  CLI::App* command =
+      app.add_subcommand("export", "Write a checkpoint as a folder that transformers or diffusers loads");
   command->add_option("--checkpoint", flags->checkpoint, kCheckpointHelp)->required()->type_name("FOLDER");
   command->add_option("--out", flags->out, "A new folder")->required()->type_name("FOLDER");
   command->add_option("--dtype", flags->dtype, "float32 or bfloat16")->capture_default_str();
+  command->add_flag("--last", flags->last, kLastHelp);
   command->footer("Example: startrail export --checkpoint runs/gpt --out my-model");
   command->callback([flags] { run_export(*flags); });
 }

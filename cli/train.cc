@@ -13,10 +13,13 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/command.h"
+#include "cli/picture_grid.h"
 #include "cli/text_model.h"
 #include "startrail/base/error.h"
+#include "startrail/run/comm/ranks.h"
 #include "startrail/train/data/ngram.h"
 #include "startrail/train/estimate.h"
+#include "startrail/train/model/diffusion.h"
 #include "startrail/train/trainer.h"
 #include "startrail/train/weights.h"
 
@@ -34,9 +37,9 @@ struct TrainFlags {
 // What a command line comes to.
 struct Plan {
   TrainConfig config;
-  LlamaConfig model;
-  Corpora data;
-  std::shared_ptr<const TokenSource> source;
+  ModelConfig model;
+  std::shared_ptr<const Source> source;
+  std::shared_ptr<const TokenSource> tokens;  // the same source, of a GPT
   fs::path checkpoint;
   int64_t step = 0;  // done already
 };
@@ -60,13 +63,6 @@ void watch_interrupts() {
 }
 
 // --- Numbers for people
-
-std::string human_count(double value) {
-  if (value >= 1e9) return fixed(value / 1e9, 2) + "B";
-  if (value >= 1e6) return fixed(value / 1e6, value < 1e7 ? 2 : 1) + "M";
-  if (value >= 1e4) return fixed(value / 1e3, 1) + "k";
-  return fixed(value, 0);
-}
 
 std::string clock_text(double seconds) {
   const auto whole = static_cast<int64_t>(std::lround(seconds));
@@ -114,13 +110,48 @@ void check_order(const TrainConfig& config, const TrainConfig& before, const fs:
                           checkpoint.string(), " starts a new run from these weights"));
 }
 
-void check_data(const TrainConfig& config, const TrainConfig& before, const TrainingState& state, const Corpora& data,
-                const fs::path& checkpoint) {
-  if (state.data.starts_with(data.training.fingerprint()) || config.data.allow_changed) return;
+void check_data(const TrainConfig& config, const TrainConfig& before, const TrainingState& state,
+                const std::string& fingerprint, const fs::path& checkpoint) {
+  if (state.data.starts_with(fingerprint) || config.data.allow_changed) return;
   const std::string change = changes("data.", config, before);
   throw UserError(cat("the data in ", config.data.path, " is not what it was at the checkpoint ", checkpoint.string(),
                       change.empty() ? "" : cat(" (", change, ")"),
                       ": restore it, or go on with --set data.allow_changed=true"));
+}
+
+// A preset given beside a model that is there must be the model's own.
+void check_preset(const TrainConfig& config, const ModelConfig& held, const fs::path& origin) {
+  TrainConfig bare;
+  bare.model.preset = config.model.preset;
+  const Dimensions preset = dimensions(model_config(bare)), there = dimensions(held);
+  if (is_dit(config) != std::holds_alternative<DitConfig>(held) || preset.dim != there.dim ||
+      preset.layers != there.layers || preset.heads != there.heads)
+    throw UserError(cat("model.preset ", config.model.preset, " is not what ", origin.string(),
+                        " has: leave it out, the shape comes from there"));
+}
+
+// Opens the data, and lets it say what a new model leaves open: its vocabulary or classes. Returns what identifies the
+// training data.
+std::string open_source(Plan& plan, bool new_model) {
+  const TrainConfig& config = plan.config;
+  if (auto* model = std::get_if<DitConfig>(&plan.model)) {
+    PicturesOptions options = pictures_options(config, *model);
+    const auto pictures = open_pictures(options);
+    options.path = config.data.validation_path;
+    const auto held_out = options.path.empty() ? nullptr : open_pictures(options);
+    const auto classes = static_cast<int64_t>(pictures->classes().size());
+    if (new_model && config.model.classes < 0) model->classes = classes > 1 ? classes : 0;
+    check_config(config, plan.model);
+    plan.source =
+        std::make_shared<const PictureSource>(pictures, held_out, *model, picture_source_options(config, *model));
+    return pictures->fingerprint();
+  }
+  auto& model = std::get<LlamaConfig>(plan.model);
+  const Corpora data = open_data(corpus_options(config, model.vocabulary));
+  if (new_model && config.model.vocabulary == 0 && data.training.is_bytes()) model.vocabulary = 256;
+  check_config(config, plan.model);
+  plan.source = plan.tokens = std::make_shared<const TokenSource>(data, source_options(config));
+  return data.training.fingerprint();
 }
 
 // Reads every layer: the defaults, a checkpoint's or folder's and a file's settings, --set.
@@ -137,39 +168,36 @@ Plan resolve(const TrainFlags& flags) {
     state = read_run(checkpoint, config);
   }
   const fs::path origin = !checkpoint.empty() ? checkpoint : fs::path(flags.from);
-  LlamaConfig held;
+  ModelConfig held;
   if (!origin.empty()) {
-    held = open_model(origin)->shape();
+    held = read_config(origin);
     set_model(config, held);
   }
   const TrainConfig before = config;
   if (!flags.config.empty()) read_toml(settings, flags.config);
   for (const std::string& set : flags.sets) set_value(settings, set);
   if (config.data.path.empty())
-    throw UserError("there is nothing to train on: give --set data.path=<text file, folder or .bin>, or a config file");
-  if (fs::weakly_canonical(config.run.folder) == fs::weakly_canonical(config.data.path))
+    throw UserError(cat("there is nothing to train on: give --set data.path=<",
+                        is_dit(config) ? "folder of pictures, or the word shapes" : "text file, folder or .bin",
+                        ">, or a config file"));
+  const bool generated = is_dit(config) && config.data.path == kShapes;
+  if (!generated && fs::weakly_canonical(config.run.folder) == fs::weakly_canonical(config.data.path))
     throw UserError(cat("run.folder ", config.run.folder, " is data.path too: what is written would become data; ",
                         "give run.folder a folder of its own, which may lie in data.path"));
-  if (!origin.empty() && config.model.preset != before.model.preset) {
-    const LlamaConfig preset = llama_preset(config.model.preset);
-    if (preset.dim != held.dim || preset.layers != held.layers || preset.hidden != held.hidden)
-      throw UserError(cat("model.preset ", config.model.preset, " is not what ", origin.string(),
-                          " has: leave it out, the shape comes from there"));
-  }
+  if (!origin.empty() && config.model.preset != before.model.preset) check_preset(config, held, origin);
 
-  LlamaConfig model = origin.empty() ? model_config(config)
-                                     : changed_model(config, held, origin.string(), /*stretch=*/checkpoint.empty());
-  const Corpora data = open_data(corpus_options(config, model.vocabulary));
-  if (origin.empty() && config.model.vocabulary == 0 && data.training.is_bytes()) model.vocabulary = 256;
-  check_config(config, model);
+  Plan plan{config, {}, {}, {}, checkpoint, state.step};
+  plan.model = origin.empty() ? model_config(config)
+                              : changed_model(config, held, origin.string(), /*start=*/checkpoint.empty());
+  settle(plan.config, plan.model);
+  const std::string fingerprint = open_source(plan, origin.empty());
   if (!checkpoint.empty()) {
-    check_order(config, before, checkpoint);
-    check_data(config, before, state, data, checkpoint);
+    check_order(plan.config, before, checkpoint);
+    check_data(plan.config, before, state, fingerprint, checkpoint);
   }
-  config.data.allow_changed = false;  // it was for this start only
-  set_model(config, model);           // so that what is saved is what is trained
-  auto source = std::make_shared<const TokenSource>(data, source_options(config));
-  return {config, model, data, source, checkpoint, state.step};
+  plan.config.data.allow_changed = false;  // it was for this start only
+  set_model(plan.config, plan.model);      // so that what is saved is what is trained
+  return plan;
 }
 
 // --- What would fail later
@@ -210,23 +238,31 @@ void check_start(const TrainFlags& flags, const Plan& plan) {
   check_folder(config.run.folder);
   check_profile(flags.profile, config.run.folder);
   // An empty shard of the weights: names and shapes are compared, nothing is read.
-  if (!flags.from.empty()) read_shard(open_weights(flags.from), Llama(plan.model), {});
+  if (!flags.from.empty()) read_shard(open_weights(flags.from), *make_model(plan.model), {});
   if (flags.dry_run && !plan.checkpoint.empty()) verify_checkpoint(plan.checkpoint);  // otherwise the ranks do it
 }
 
 // --- What is said before, during and after
 
+std::string describe(const ModelConfig& model) {
+  const Dimensions d = dimensions(model);
+  std::string text = cat(d.layers, " layers, dim ", d.dim, ", ", d.heads, " heads");
+  const auto* dit = std::get_if<DitConfig>(&model);
+  if (!dit) return cat(text, " (", d.key_heads, " key/value), vocabulary ", std::get<LlamaConfig>(model).vocabulary);
+  const auto sides = [&](const std::array<int64_t, 3>& s) {
+    return cat(dit->size[0] > 1 ? cat(s[0], " x ") : "", s[1], " x ", s[2]);
+  };
+  return cat("DiT, ", text, ", ", sides(dit->size), " with ", dit->channels, " channels in patches of ",
+             sides(dit->patch), ", ", dit->classes, " classes, ", dit->objective);
+}
+
 void print_plan(const Plan& plan, const Estimate& e) {
   const TrainConfig& c = plan.config;
   const AttentionOptions attention = attention_options(c);
   const auto mb = [](int64_t bytes) { return human_bytes(static_cast<double>(bytes)); };
-  std::cout << "model     " << human_count(static_cast<double>(e.parameters)) << " parameters: " << plan.model.layers
-            << " layers, dim " << plan.model.dim << ", " << plan.model.heads << " heads (" << plan.model.key_heads
-            << " key/value), vocabulary " << plan.model.vocabulary << ", " << c.train.precision << "\n"
-            << "data      " << c.data.path << ": " << plan.data.training.describe() << ", "
-            << human_count(static_cast<double>(plan.data.training.tokens())) << " tokens; "
-            << human_count(static_cast<double>(plan.data.validation.tokens())) << " for validation"
-            << (c.data.documents ? "; documents packed" : "") << "\n"
+  std::cout << "model     " << human_count(static_cast<double>(e.parameters)) << " parameters: " << describe(plan.model)
+            << ", " << c.train.precision << "\n"
+            << "data      " << c.data.path << ": " << plan.source->describe() << "\n"
             << "steps     " << c.train.steps << " of " << c.train.batch << " x " << c.train.tokens << " tokens ("
             << fixed(static_cast<double>(c.train.steps * c.train.batch) / static_cast<double>(plan.source->epoch()), 2)
             << " epochs)" << (c.train.warmup >= c.train.steps ? ", all of them in the warm-up" : "")
@@ -234,8 +270,8 @@ void print_plan(const Plan& plan, const Estimate& e) {
             << "ranks     " << c.parallel.ranks << " on " << thread_count(c) << " threads: " << c.parallel.data_parallel
             << " data parallel x " << to_text(attention.grid);
   const std::string scheme = scheme_of(attention.grid);
-  std::cout << (scheme.empty() || c.parallel.ranks == 1 ? "" : cat(" (", scheme, ")")) << ", " << c.parallel.layout
-            << "\n"
+  std::cout << (scheme.empty() || c.parallel.ranks == 1 ? "" : cat(" (", scheme, ")")) << ", "
+            << to_text(attention.layout) << "\n"
             << "memory    " << mb(e.rank_bytes()) << " a rank: weights " << mb(e.weights) << ", gradients "
             << mb(e.gradients) << ", optimizer " << mb(e.optimizer) << ", saved activations " << mb(e.saved)
             << ", working " << mb(e.working) << "\n"
@@ -284,11 +320,11 @@ struct Baselines {
   std::optional<double> trigram;  // counted on the training data
 };
 
-Baselines baselines(const Plan& plan) {
+Baselines baselines(const Corpora& data, int64_t vocabulary) {
   constexpr int64_t kMost = 64'000'000;  // counting more would take minutes
-  Baselines result{unigram_entropy(plan.data.validation), {}};
-  if (plan.data.training.tokens() <= kMost && plan.data.training.is_bytes())
-    result.trigram = ngram_loss(plan.data.training, plan.data.validation, 3, plan.model.vocabulary);
+  Baselines result{unigram_entropy(data.validation), {}};
+  if (data.training.tokens() <= kMost && data.training.is_bytes())
+    result.trigram = ngram_loss(data.training, data.validation, 3, vocabulary);
   return result;
 }
 
@@ -300,9 +336,10 @@ void print_summary(const Plan& plan, const TrainingResult& result, const Estimat
             << (result.stopped ? cat("stopped at step ", last.step, " of ", last.steps) : "done") << ": "
             << human_count(static_cast<double>(result.tokens)) << " tokens in " << clock_text(result.seconds) << ", "
             << human_count(rate) << " tokens/s\n"
-            << "  training loss     " << fixed(last.loss, 4) << " nats a token\n";
-  if (result.validation) {
-    const Baselines base = baselines(plan);
+            << "  training loss     " << fixed(last.loss, 4) << (plan.tokens ? " nats a token\n" : " mean square\n");
+  if (result.validation && !plan.tokens) std::cout << "  validation loss   " << fixed(*result.validation, 4) << "\n";
+  if (result.validation && plan.tokens) {
+    const Baselines base = baselines(plan.tokens->data(), std::get<LlamaConfig>(plan.model).vocabulary);
     std::cout << "  validation loss   " << fixed(*result.validation, 4)
               << " (the best unigram model of the same data: " << fixed(base.unigram, 4);
     if (base.trigram) std::cout << "; a trigram model counted on the training data: " << fixed(*base.trigram, 4);
@@ -313,18 +350,20 @@ void print_summary(const Plan& plan, const TrainingResult& result, const Estimat
     std::cout << "  sent in a step    " << mb(last.attention.total()) << " a rank for attention; ring would have sent "
               << mb(e.ring_attention_bytes) << " (" << ratio_text(last.attention.total(), e.ring_attention_bytes)
               << " of it); " << mb(last.weight_bytes) << " for gradients and weights\n";
+  if (const Skipped skipped = plan.source->skipped(); skipped.count > 0)
+    std::cout << "  skipped           " << skipped.count << " files that could not be used"
+              << (skipped.first.empty() ? "" : cat("; the first: ", skipped.first)) << "\n";
   std::cout << "  checkpoint        " << find_checkpoint(plan.config.run.folder).string() << "\n";
 }
 
 nlohmann::json to_json(const Plan& plan, const Estimate& e) {
-  return {
+  nlohmann::json json{
       {"parameters", e.parameters},
       {"tokens", plan.config.train.tokens},
       {"batch", plan.config.train.batch},
       {"ranks", plan.config.parallel.ranks},
       {"grid", to_text(attention_options(plan.config).grid)},
-      {"training_tokens", plan.data.training.tokens()},
-      {"validation_tokens", plan.data.validation.tokens()},
+      {"data", plan.source->describe()},
       {"memory_bytes",
        {{"weights", e.weights},
         {"gradients", e.gradients},
@@ -334,9 +373,14 @@ nlohmann::json to_json(const Plan& plan, const Estimate& e) {
         {"rank", e.rank_bytes()}}},
       {"step_bytes",
        {{"attention", e.attention_bytes}, {"ring_attention", e.ring_attention_bytes}, {"weights", e.weight_bytes}}}};
+  if (plan.tokens) {
+    json["training_tokens"] = plan.tokens->data().training.tokens();
+    json["validation_tokens"] = plan.tokens->data().validation.tokens();
+  }
+  return json;
 }
 
-nlohmann::json to_json(const TrainingResult& result) {
+nlohmann::json to_json(const TrainingResult& result, const Source& source) {
   const StepReport& last = result.last;
   nlohmann::json json = {
       {"step", last.step},
@@ -348,17 +392,18 @@ nlohmann::json to_json(const TrainingResult& result) {
       {"attention_bytes", last.attention.total()},
       {"weight_bytes", last.weight_bytes},
       {"wait_share", last.wait_share},
+      {"skipped_files", source.skipped().count},
       {"stopped", result.stopped}};
   if (result.validation) json["validation"] = *result.validation;
   return json;
 }
 
 // A few lines of the model's own, after the first line of the validation data.
-void print_sample(const Plan& plan) {
-  if (!plan.data.training.is_bytes() || plan.data.validation.tokens() < 2) return;
-  const auto model = load_model(find_checkpoint(plan.config.run.folder), at::kFloat);
-  std::vector<int64_t> prompt(std::min<int64_t>(80, plan.data.validation.tokens()));
-  plan.data.validation.read(0, static_cast<int64_t>(prompt.size()), 1, prompt.data());
+void print_text(const Plan& plan, const Corpora& data) {
+  if (!data.training.is_bytes() || data.validation.tokens() < 2) return;
+  const auto model = load_llama(find_checkpoint(plan.config.run.folder), at::kFloat);
+  std::vector<int64_t> prompt(std::min<int64_t>(80, data.validation.tokens()));
+  data.validation.read(0, static_cast<int64_t>(prompt.size()), 1, prompt.data());
   std::cout << "  sample            after [" << printable(bytes_text(prompt)) << "]:\n\n";
   std::string text;
   generate(*model, prompt, {.tokens = 240}, [&](int64_t token) {
@@ -366,6 +411,25 @@ void print_sample(const Plan& plan) {
     return true;
   });
   std::cout << printable(text, "    ") << "\n";
+}
+
+// A few pictures of each class, where they are quick to draw and can be seen.
+void draw_pictures(const Plan& plan) {
+  constexpr int64_t kMostTokens = 1024, kEach = 4, kMostClasses = 8;
+  const auto& shape = std::get<DitConfig>(plan.model);
+  if (shape.tokens() > kMostTokens || (shape.channels != 1 && shape.channels != 3)) return;
+  const auto model = load_dit(find_checkpoint(plan.config.run.folder), at::kFloat);
+  DrawOptions options;
+  for (int64_t i = 0; i < kEach * std::clamp<int64_t>(shape.classes, 1, kMostClasses); ++i)
+    options.labels.push_back(shape.classes > 0 ? i / kEach : -1);
+  const Progress progress("drawing samples");
+  const fs::path file = fs::path(plan.config.run.folder) / "samples.png";
+  const AttentionOptions attention;  // one rank
+  run_ranks(1, thread_count(plan.config), [&](const std::shared_ptr<Group>& group) {
+    write_png(file, picture_grid(draw(*model, options, attention, group), kEach));
+  });
+  std::cout << "  samples           " << file.string() << " (a row for each class; more: sample --checkpoint "
+            << plan.config.run.folder << ")\n";
 }
 
 void run(const TrainFlags& flags) {
@@ -385,7 +449,9 @@ void run(const TrainFlags& flags) {
     else
       std::cout << "dry run: settings, sizes, memory, folders and "
                 << (plan.checkpoint.empty() ? "weights" : "the checkpoint") << " were checked"
-                << (plan.data.training.is_bytes() ? "" : "; token ids are when they are read")
+                << (!plan.tokens                              ? "; pictures are when they are read"
+                    : plan.tokens->data().training.is_bytes() ? ""
+                                                              : "; token ids are when they are read")
                 << "; nothing was trained or written\n";
     return;
   }
@@ -393,26 +459,24 @@ void run(const TrainFlags& flags) {
 
   watch_interrupts();
   Display display(5);
-  Training training{config,
-                    [&] { return std::make_unique<Llama>(plan.model); },
-                    plan.source,
-                    flags.from,
-                    plan.checkpoint,
-                    flags.profile,
-                    true,
-                    {}};
+  Training training{
+      config, [&] { return make_model(plan.model); }, plan.source, flags.from, plan.checkpoint, flags.profile, true,
+      {}};
   if (!flags.json) training.observer.on_step = [&](const StepReport& report) { display.show(report); };
   training.observer.stop = [] { return interrupts > 0; };
   const TrainingResult result = train(training);
   if (flags.json) {
-    std::cout << to_json(result).dump(2) << "\n";
+    std::cout << to_json(result, *plan.source).dump(2) << "\n";
     return;
   }
   display.finish();
   at::set_num_threads(thread_count(config));
   print_summary(plan, result, estimated);
   if (!flags.profile.empty()) std::cout << "  trace             " << flags.profile << " (open it in ui.perfetto.dev)\n";
-  print_sample(plan);
+  if (plan.tokens)
+    print_text(plan, plan.tokens->data());
+  else
+    draw_pictures(plan);
   if (result.stopped)
     std::cout << "\ngo on with: " << program_invocation_name << " train --resume " << config.run.folder << "\n";
 }
@@ -421,7 +485,7 @@ void run(const TrainFlags& flags) {
 
 void add_train(CLI::App& app) {
   auto flags = std::make_shared<TrainFlags>();
-  CLI::App* command = app.add_subcommand("train", "Train a GPT with its sequence split over a grid of ranks");
+  CLI::App* command = app.add_subcommand("train", "Train a GPT or a DiT with its sequence split over a grid of ranks");
   command->add_option("config", flags->config, "A TOML file; see --help-config and examples/configs");
   command->add_option("--set", flags->sets, "Override a setting: --set train.tokens=8192; may be given many times")
       ->allow_extra_args(false)  // one each, or it would take the config file too

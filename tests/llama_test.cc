@@ -1,9 +1,7 @@
 // The model against transformers: loss, every gradient and logits, on one rank and on many, and back again.
 #include <ATen/ATen.h>
-#include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
-#include <cstdlib>
 #include <filesystem>
 
 #include "startrail/base/testing.h"
@@ -11,17 +9,12 @@
 #include "startrail/train/parameters.h"
 #include "startrail/train/tensor_file.h"
 #include "startrail/train/weights.h"
+#include "tests/python.h"
 
 namespace startrail {
 namespace {
 
 namespace fs = std::filesystem;
-
-void python(const std::string& arguments) {
-  const std::string command = cat("PYTHONPATH='", STARTRAIL_PYTHON_PATH, "' HF_HUB_OFFLINE=1 '", STARTRAIL_PYTHON,
-                                  "' tests/llama_reference.py ", arguments);
-  ASSERT_EQ(std::system(command.c_str()), 0) << command;
-}
 
 // A rank's part of the reference's tokens.
 Example make_example(const at::Tensor& row, Order layout, const Group& group) {
@@ -43,7 +36,7 @@ struct Outcome {
 Outcome run_model(const fs::path& folder, const at::Tensor& row, const std::string& grid, int ranks, bool recompute) {
   Outcome outcome;
   run_ranks(ranks, 2, [&](const std::shared_ptr<Group>& group) {
-    const auto model = open_model(folder);
+    const auto model = make_model(read_config(folder));
     ParameterRow parameters(*model, at::kFloat);
     parameters.weights().copy_(read_shard(open_weights(folder), *model, {0, parameters.size()}));
     AttentionOptions options;
@@ -89,7 +82,7 @@ void expect_cached_logits(const Llama& model, const at::Tensor& row, const at::T
 
 TEST(Llama, IsLikeTransformersAndBack) {
   const TempFolder folder;
-  python(cat("make ", folder.path(), " 2048"));
+  python(cat("llama_reference.py make ", folder.path(), " 2048"));
   for (const char* kind : {"plain", "tied", "linear", "llama3", "yarn"}) {
     SCOPED_TRACE(kind);
     const fs::path made = folder.path(kind);
@@ -97,7 +90,7 @@ TEST(Llama, IsLikeTransformersAndBack) {
     const at::Tensor row = reference.at("tokens");
     expect_like_transformers(run_model(made, row, "ring", 1, true), reference, "one rank, recomputing");
     expect_like_transformers(run_model(made, row, "ring", 1, false), reference, "one rank, saving all");
-    const auto model = load_model(made, at::kFloat);
+    const auto model = load_llama(made, at::kFloat);
     expect_cached_logits(*model, row, reference.at("logits"));
     export_model(*model, made / "out", at::kFloat);
     if (kind != std::string("plain")) continue;
@@ -106,7 +99,7 @@ TEST(Llama, IsLikeTransformersAndBack) {
         expect_like_transformers(run_model(made, row, grid, 8, recompute), reference,
                                  cat(grid, recompute ? ", recomputing" : ", saving all"));
   }
-  python(cat("check ", folder.path()));
+  python(cat("llama_reference.py check ", folder.path()));
 }
 
 }  // namespace

@@ -72,7 +72,7 @@ TEST(Train, PackedDocumentsDoNotDependOnTheRanks) {
 double gradient_norm(const TrainConfig& config) {
   double norm = 0;
   run_ranks(1, 1, [&](const std::shared_ptr<Group>& group) {
-    const LlamaConfig shape = model_config(config);
+    const auto shape = std::get<LlamaConfig>(model_config(config));
     const AttentionOptions options;
     Llama model(shape);
     ParameterRow row(model, at::kFloat);
@@ -325,7 +325,7 @@ TEST(Train, NeedsAboutTheMemoryThatWasEstimated) {
     config.train.recompute = recompute;
     config.parallel.ranks = ranks;
     config.parallel.grid = grid;
-    LlamaConfig model = model_config(config);
+    const ModelConfig model = model_config(config);
     const Estimate e = estimate(config, model);
     const TrainingResult result = run_training(config);
     const double measured = static_cast<double>(result.last.peak_bytes);

@@ -45,7 +45,7 @@ TrainConfig small_config(const TempFolder& folder, int lines, int files) {
 
 TrainingResult run_training(const TrainConfig& config, const fs::path& checkpoint, bool save, int stop_after,
                             const std::function<void(const fs::path&)>& on_checkpoint) {
-  LlamaConfig model = model_config(config);
+  auto model = std::get<LlamaConfig>(model_config(config));
   model.vocabulary = 256;
   check_config(config, model);
   int steps = 0;

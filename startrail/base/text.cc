@@ -43,6 +43,13 @@ std::string human_bytes(double bytes) {
   return cat(fixed(bytes, digits), " ", units[unit]);
 }
 
+std::string human_count(double value) {
+  if (value >= 1e9) return fixed(value / 1e9, 2) + "B";
+  if (value >= 1e6) return fixed(value / 1e6, value < 1e7 ? 2 : 1) + "M";
+  if (value >= 1e4) return fixed(value / 1e3, 1) + "k";
+  return fixed(value, 0);
+}
+
 std::string table(const std::vector<std::vector<std::string>>& rows, std::string_view indent) {
   std::vector<size_t> widths;
   for (const auto& row : rows) {

@@ -42,6 +42,9 @@ std::string fixed(double value, int digits);
 // 1536000 -> "1.54 MB" (decimal units, as networks and papers count).
 std::string human_bytes(double bytes);
 
+// 983040 -> "983.0k": a count for people.
+std::string human_count(double value);
+
 // A table with aligned columns: the first column to the left, the others to the right. Rows may be shorter than the
 // head.
 std::string table(const std::vector<std::vector<std::string>>& rows, std::string_view indent = "  ");

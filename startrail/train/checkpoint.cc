@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <charconv>
 #include <cstring>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "startrail/base/error.h"
@@ -20,7 +21,7 @@ namespace fs = std::filesystem;
 using nlohmann::json;
 
 constexpr const char *kWeights = "model.safetensors", *kOptimizer = "optimizer.safetensors", *kState = "training.json",
-                     *kConfig = "config.json";
+                     *kConfig = "config.json", *kMean = "ema.safetensors";
 constexpr int64_t kElement = 4;  // everything is kept in float32
 
 std::string name_of(int64_t step) {
@@ -121,41 +122,40 @@ void save_checkpoint(const fs::path& run, const TrainingState& state, const Mode
     write_text(partial / kConfig, config_text(model, at::kFloat));
     make_tensor_file(partial / kWeights, tensor_shapes(model, at::kFloat));
     make_tensor_file(partial / kOptimizer, {{"mean", at::kFloat, {size}}, {"square", at::kFloat, {size}}});
+    if (optimizer.ema().defined()) make_tensor_file(partial / kMean, tensor_shapes(model, at::kFloat));
   }
   world.barrier();
   const Shard& shard = optimizer.shard();
-  const int64_t weights_end = static_cast<int64_t>(fs::file_size(partial / kWeights));
-  const int64_t optimizer_end = static_cast<int64_t>(fs::file_size(partial / kOptimizer));
   struct Part {
     const char* file;
-    int64_t begin;  // of the whole row, in the file
+    int64_t rows_after;  // whole rows that follow it in the file
     const at::Tensor& values;
   };
-  const Part parts[] = {{kWeights, weights_end - size * kElement, optimizer.weights()},
-                        {kOptimizer, optimizer_end - 2 * size * kElement, optimizer.mean()},
-                        {kOptimizer, optimizer_end - size * kElement, optimizer.square()}};
-  json files = {{{"name", kConfig}, {"bytes", 0}, {"parts", json::array()}},
-                {{"name", kWeights}, {"bytes", weights_end}, {"parts", json::array()}},
-                {{"name", kOptimizer}, {"bytes", optimizer_end}, {"parts", json::array()}}};
+  std::vector<Part> parts{
+      {kWeights, 0, optimizer.weights()}, {kOptimizer, 1, optimizer.mean()}, {kOptimizer, 0, optimizer.square()}};
+  if (optimizer.ema().defined()) parts.push_back({kMean, 0, optimizer.ema()});
+  std::map<std::string, json> sums{{kConfig, json::array()}};  // of each file, by its parts
   for (const Part& part : parts) {
     const at::Tensor values = part.values.contiguous();
-    write_at(partial / part.file, part.begin + shard.begin * kElement, values);
+    const auto end = static_cast<int64_t>(fs::file_size(partial / part.file));
+    const int64_t begin = end - (part.rows_after + 1) * size * kElement;
+    write_at(partial / part.file, begin + shard.begin * kElement, values);
     const std::string hash = checksum(values), all = gather_hashes(hash, world);
     for (int rank = 0; rank < world.size(); ++rank) {
       const Shard theirs = shard_of(size, rank, world.size());
-      files[part.file == kWeights ? 1 : 2]["parts"].push_back({part.begin + theirs.begin * kElement,
-                                                               part.begin + theirs.end * kElement,
-                                                               all.substr(rank * hash.size(), hash.size())});
+      sums[part.file].push_back({begin + theirs.begin * kElement, begin + theirs.end * kElement,
+                                 all.substr(rank * hash.size(), hash.size())});
     }
   }
   if (world.rank() == 0) {
-    for (json& file : files) {
+    json files = json::array();
+    for (auto& [name, parts_of] : sums) {
       // What no rank's shard covers: the headers, and config.json as a whole.
-      const fs::path path = partial / file["name"].get<std::string>();
+      const fs::path path = partial / name;
       const auto bytes = static_cast<int64_t>(fs::file_size(path));
-      const int64_t end = file["parts"].empty() ? bytes : file["parts"][0][0].get<int64_t>();
-      file["bytes"] = bytes;
-      file["parts"].push_back({0, end, checksum(path, 0, end)});
+      const int64_t end = parts_of.empty() ? bytes : parts_of[0][0].get<int64_t>();
+      parts_of.push_back({0, end, checksum(path, 0, end)});
+      files.push_back({{"name", name}, {"bytes", bytes}, {"parts", std::move(parts_of)}});
     }
     write_text(partial / kState, state_text(state, files));
     sync_folder(partial);
@@ -230,6 +230,8 @@ void load_checkpoint(const fs::path& checkpoint, const Model& model, ShardedAdam
   optimizer.mean().copy_(state.at("mean").narrow(0, shard.begin, shard.size()));
   optimizer.square().copy_(state.at("square").narrow(0, shard.begin, shard.size()));
   optimizer.set_weights(read_shard(open_weights(checkpoint), model, shard));
+  if (optimizer.ema().defined() && fs::exists(checkpoint / kMean))
+    optimizer.ema().copy_(read_shard(read_tensors(checkpoint / kMean).tensors, model, shard));
 }
 
 }  // namespace startrail

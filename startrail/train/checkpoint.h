@@ -1,5 +1,6 @@
-// Training state on disk: a folder `step-000100` that transformers can load as it is, with the optimizer's state, a
-// training.json and checksums. Every rank writes its own shard; a folder gets its name only when all of it is on disk.
+// Training state on disk: a folder `step-000100` that transformers can load as it is, with the optimizer's state, the
+// running mean of the weights if there is one (ema.safetensors), a training.json and checksums. Every rank writes its
+// own shard; a folder gets its name only when all of it is on disk.
 #pragma once
 
 #include <filesystem>

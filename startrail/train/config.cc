@@ -1,6 +1,7 @@
 #include "startrail/train/config.h"
 
 #include <algorithm>
+#include <set>
 
 #include "startrail/base/error.h"
 #include "startrail/base/threads.h"
@@ -8,6 +9,8 @@
 
 namespace startrail {
 namespace {
+
+constexpr int64_t kUsualTokens = 4096;  // of a GPT's sequence
 
 // So that counts of tokens and bytes fit 64 bits.
 constexpr double kMostTokens = 1e12, kMostBatch = 1e6, kMostSteps = 1e9;
@@ -31,11 +34,160 @@ void check_rope_settings(const TrainConfig& config) {
     refuse("rope_beta_slow", m.rope_beta_slow, "yarn");
 }
 
+LlamaConfig llama_config(const TrainConfig& config) {
+  const auto& m = config.model;
+  LlamaConfig model = llama_preset(m.preset);
+  const auto set = [](int64_t& value, int64_t given) {
+    if (given > 0) value = given;
+  };
+  set(model.vocabulary, m.vocabulary);
+  set(model.dim, m.dim);
+  set(model.layers, m.layers);
+  set(model.hidden, m.hidden);
+  if (m.heads > 0) {
+    model.heads = m.heads;
+    model.key_heads = m.heads;
+  }
+  set(model.key_heads, m.kv_heads);
+  if (m.heads > 0 || m.dim > 0) model.head_dim = model.dim / model.heads;
+  set(model.head_dim, m.head_dim);
+  if (m.head_dim == 0 && model.heads * model.head_dim != model.dim)
+    throw UserError(cat("model.heads ", model.heads, " must divide model.dim ", model.dim, ", or set model.head_dim"));
+  if (m.tied != "preset") model.tied = m.tied == "true";
+  model.norm_eps = m.norm_eps;
+  model.rope = {.type = m.rope_scaling,
+                .theta = m.rope_theta,
+                .factor = m.rope_factor,
+                .original_tokens = static_cast<double>(m.rope_original_tokens),
+                .low_frequency = m.rope_low_frequency,
+                .high_frequency = m.rope_high_frequency,
+                .beta_fast = m.rope_beta_fast,
+                .beta_slow = m.rope_beta_slow};
+  model.max_tokens = config.train.tokens > 0 ? config.train.tokens : kUsualTokens;
+  check_config(model);
+  return model;
+}
+
+void set_shape(TrainConfig& config, const LlamaConfig& model) {
+  auto& m = config.model;
+  m.vocabulary = model.vocabulary;
+  m.dim = model.dim;
+  m.layers = model.layers;
+  m.heads = model.heads;
+  m.kv_heads = model.key_heads;
+  m.head_dim = model.head_dim;
+  m.hidden = model.hidden;
+  m.tied = model.tied ? "true" : "false";
+  m.norm_eps = model.norm_eps;
+  // What the type does not use stays at its default.
+  const Rope &rope = model.rope, unused;
+  const bool llama3 = rope.type == "llama3", yarn = rope.type == "yarn";
+  m.rope_theta = rope.theta;
+  m.rope_scaling = rope.type;
+  m.rope_factor = rope.type == "default" ? unused.factor : rope.factor;
+  m.rope_original_tokens = llama3 || yarn ? static_cast<int64_t>(rope.original_tokens) : 0;
+  m.rope_low_frequency = llama3 ? rope.low_frequency : unused.low_frequency;
+  m.rope_high_frequency = llama3 ? rope.high_frequency : unused.high_frequency;
+  m.rope_beta_fast = yarn ? rope.beta_fast : unused.beta_fast;
+  m.rope_beta_slow = yarn ? rope.beta_slow : unused.beta_slow;
+}
+
+DitConfig dit_config(const TrainConfig& config) {
+  const auto& m = config.model;
+  DitConfig model = dit_preset(m.preset);
+  const auto set = [](int64_t& value, int64_t given) {
+    if (given > 0) value = given;
+  };
+  set(model.layers, m.layers);
+  set(model.heads, m.heads);
+  if (m.dim > 0 && m.head_dim == 0) {
+    if (m.dim % model.heads != 0) throw UserError(cat("model.heads ", model.heads, " must divide model.dim ", m.dim));
+    model.head_dim = m.dim / model.heads;
+  } else if (m.heads > 0 && m.head_dim == 0) {
+    const int64_t dim = dit_preset(m.preset).dim();
+    if (dim % model.heads != 0)
+      throw UserError(cat("model.heads ", model.heads, " must divide model.dim ", dim, ": set model.dim too"));
+    model.head_dim = dim / model.heads;
+  }
+  set(model.head_dim, m.head_dim);
+  if (m.dim > 0 && model.dim() != m.dim)
+    throw UserError(cat("model.dim ", m.dim, " must be heads ", model.heads, " x head_dim ", model.head_dim,
+                        " in a DiT: leave one of them out"));
+  set(model.channels, m.channels);
+  model.out_channels = model.channels;
+  model.classes = std::max<int64_t>(0, m.classes);
+  const int64_t size[] = {m.frames, m.height, m.width}, patch[] = {m.patch_frames, m.patch_height, m.patch_width};
+  for (int axis = 0; axis < 3; ++axis) {
+    set(model.size[axis], size[axis]);
+    set(model.patch[axis], patch[axis]);
+  }
+  if (m.positions != "preset") model.positions = m.positions;
+  if (m.objective != "preset") model.objective = m.objective;
+  model.norm_eps = m.norm_eps;
+  check_config(model);
+  return model;
+}
+
+void set_shape(TrainConfig& config, const DitConfig& model) {
+  auto& m = config.model;
+  m.layers = model.layers;
+  m.heads = model.heads;
+  m.head_dim = model.head_dim;
+  m.dim = model.dim();
+  m.channels = model.channels;
+  m.classes = model.classes;
+  m.frames = model.size[0];
+  m.height = model.size[1];
+  m.width = model.size[2];
+  m.patch_frames = model.patch[0];
+  m.patch_height = model.patch[1];
+  m.patch_width = model.patch[2];
+  m.positions = model.positions;
+  m.objective = model.objective;
+  m.norm_eps = model.norm_eps;
+}
+
+std::vector<std::string> all_presets() {
+  std::vector<std::string> all = llama_presets();
+  for (const std::string& name : dit_presets()) all.push_back(name);
+  return all;
+}
+
+// Settings that only the other kind of model has must be as they are by default.
+void check_kind(const TrainConfig& config) {
+  static const std::set<std::string> kGpt{"model.vocabulary",
+                                          "model.kv_heads",
+                                          "model.hidden",
+                                          "model.tied",
+                                          "model.rope_theta",
+                                          "model.rope_scaling",
+                                          "model.rope_factor",
+                                          "model.rope_original_tokens",
+                                          "model.rope_low_frequency",
+                                          "model.rope_high_frequency",
+                                          "model.rope_beta_fast",
+                                          "model.rope_beta_slow",
+                                          "data.end_token",
+                                          "data.documents"};
+  static const std::set<std::string> kDit{
+      "model.channels",  "model.classes",      "model.frames",       "model.height",
+      "model.width",     "model.patch_frames", "model.patch_height", "model.patch_width",
+      "model.positions", "model.objective",    "data.fit",           "data.on_error",
+      "data.scale",      "data.generated",     "data.class_dropout", "data.times"};
+  TrainConfig given = config, defaults;
+  const Settings ours = settings_of(given), usual = settings_of(defaults);
+  for (size_t i = 0; i < ours.size(); ++i)
+    if ((is_dit(config) ? kGpt : kDit).contains(ours[i].name) && value_text(ours[i]) != value_text(usual[i]))
+      throw UserError(cat(ours[i].name, " is for a ", is_dit(config) ? "GPT" : "DiT", ", but model.preset ",
+                          config.model.preset, " is a ", is_dit(config) ? "DiT" : "GPT", ": leave it out"));
+}
+
 }  // namespace
 
 Settings settings_of(TrainConfig& c) {
   return {
-      {"model.preset", &c.model.preset, "The shape to start from.", llama_presets()},
+      {"model.preset", &c.model.preset,
+       "The kind of model (dit-...: a DiT, otherwise a GPT) and the shape to start from.", all_presets()},
       {"model.vocabulary", &c.model.vocabulary, "Token ids there are. 0: 256 for bytes, else the preset's.", {}, 0},
       {"model.dim", &c.model.dim, "Width of the residual stream. 0 here and below: the preset's.", {}, 0},
       {"model.layers", &c.model.layers, "Transformer blocks.", {}, 0},
@@ -85,10 +237,31 @@ Settings settings_of(TrainConfig& c) {
        0,
        1e9},
 
+      {"model.channels", &c.model.channels, "DiT: of a picture: 3 colours, or those of latents.", {}, 0},
+      {"model.classes",
+       &c.model.classes,
+       "DiT: kinds of pictures told apart; 0: none, -1: as many as the data has (none if it has one).",
+       {},
+       -1},
+      {"model.frames", &c.model.frames, "DiT: of a video; 1: pictures.", {}, 0},
+      {"model.height", &c.model.height, "DiT: what pictures are brought to.", {}, 0},
+      {"model.width", &c.model.width, "DiT: the same.", {}, 0},
+      {"model.patch_frames", &c.model.patch_frames, "DiT: frames in a token.", {}, 0},
+      {"model.patch_height", &c.model.patch_height, "DiT: rows in a token.", {}, 0},
+      {"model.patch_width", &c.model.patch_width, "DiT: columns in a token.", {}, 0},
+      {"model.positions", &c.model.positions, "DiT: how a token's place is told.", {"preset", "sine", "rotary"}},
+      {"model.objective",
+       &c.model.objective,
+       "DiT: what is learned: flow (rectified flow, the velocity) or ddpm (the noise).",
+       {"preset", "flow", "ddpm"}},
+
       {"data.path",
        &c.data.path,
        "A text file or a folder of them as bytes (binaries, what .gitignore names, runs and models are left out), or a "
-       ".bin file of uint16 tokens as nanoGPT and llm.c write them, or a folder of those.",
+       ".bin file of uint16 tokens as nanoGPT and llm.c write them, or a folder of those. For a DiT: a folder of PNG "
+       "and "
+       "JPEG pictures, or of .npy or .safetensors latents, with a subfolder for each class; or the word shapes: "
+       "generated pictures.",
        {}},
       {"data.validation_path",
        &c.data.validation_path,
@@ -96,7 +269,7 @@ Settings settings_of(TrainConfig& c) {
        {}},
       {"data.validation",
        &c.data.validation,
-       "Share held out: whole files of a folder, the tail of a file.",
+       "Share held out: whole files of a folder, the tail of a file, or of pictures.",
        {},
        0,
        0.9},
@@ -111,8 +284,35 @@ Settings settings_of(TrainConfig& c) {
        "Pack documents: attention and loss stay within each. Otherwise all is one stream.",
        {}},
       {"data.allow_changed", &c.data.allow_changed, "Go on when the data is not what it was at the checkpoint.", {}},
+      {"data.fit",
+       &c.data.fit,
+       "DiT: how pictures of another size are used: scaled to cover and cropped to the middle, or stretched.",
+       {"crop", "resize"}},
+      {"data.on_error",
+       &c.data.on_error,
+       "DiT: what a file that cannot be used does: stop the run, or be left out and counted (every rank then decodes "
+       "whole pictures).",
+       {"stop", "skip"}},
+      {"data.scale", &c.data.scale, "DiT: what latents are multiplied by.", {}, 1e-6, 1e6},
+      {"data.generated", &c.data.generated, "DiT: how many shapes there are.", {}, 1, 1e12},
+      {"data.class_dropout",
+       &c.data.class_dropout,
+       "DiT: share of pictures trained without their class, which guidance needs.",
+       {},
+       0,
+       1},
+      {"data.times",
+       &c.data.times,
+       "DiT: how levels of noise are drawn; logit-normal prefers the middle.",
+       {"uniform", "logit-normal"}},
 
-      {"train.tokens", &c.train.tokens, "Length of a sequence.", {}, 1, kMostTokens},
+      {"train.tokens",
+       &c.train.tokens,
+       "Length of a sequence. 0: 4096 for a GPT, one picture for a DiT, where a multiple of a picture's tokens puts "
+       "several into a sequence, each attending to itself.",
+       {},
+       0,
+       kMostTokens},
       {"train.batch",
        &c.train.batch,
        "Sequences per step over all ranks; each group of ranks takes its share one after the other (gradient "
@@ -142,6 +342,13 @@ Settings settings_of(TrainConfig& c) {
       {"train.beta2", &c.train.beta2, "AdamW's mean of their squares.", {}, 0, 0.9999999},
       {"train.eps", &c.train.eps, "AdamW's.", {}, 0, 1},
       {"train.clip", &c.train.clip, "Largest norm of the gradient; 0: any.", {}, 0, 1e9},
+      {"train.ema",
+       &c.train.ema,
+       "Also keep a running mean of the weights, of which so much stays each step (0.999), and sample from it; 0: "
+       "none.",
+       {},
+       0,
+       0.9999999},
 
       {"parallel.ranks", &c.parallel.ranks, "Ranks in all.", {}, 1, 4096},
       {"parallel.data_parallel",
@@ -155,7 +362,10 @@ Settings settings_of(TrainConfig& c) {
        "How the ranks of one sequence share attention: ring, startrail:C, ulysses, usp:U, allgather, mesh:A, or "
        "heads=..,team=..,ring=..,stripe=..; auto: startrail:2 where it fits, else ring.",
        {}},
-      {"parallel.layout", &c.parallel.layout, "Which tokens a rank holds.", {"contiguous", "zigzag", "striped"}},
+      {"parallel.layout",
+       &c.parallel.layout,
+       "Which tokens a rank holds; auto: zigzag for a GPT, contiguous for a DiT.",
+       {"auto", "contiguous", "zigzag", "striped"}},
       {"parallel.backward",
        &c.parallel.backward,
        "What rides the rings in the backward pass; auto: the cheaper.",
@@ -178,83 +388,51 @@ Settings settings_of(TrainConfig& c) {
   };
 }
 
-LlamaConfig model_config(const TrainConfig& config) {
-  const auto& m = config.model;
-  LlamaConfig model = llama_preset(m.preset);
-  const auto set = [](int64_t& value, int64_t given) {
-    if (given > 0) value = given;
-  };
-  set(model.vocabulary, m.vocabulary);
-  set(model.dim, m.dim);
-  set(model.layers, m.layers);
-  set(model.hidden, m.hidden);
-  if (m.heads > 0) {
-    model.heads = m.heads;
-    model.key_heads = m.heads;
-  }
-  set(model.key_heads, m.kv_heads);
-  if (m.heads > 0 || m.dim > 0) model.head_dim = model.dim / model.heads;
-  set(model.head_dim, m.head_dim);
-  if (m.head_dim == 0 && model.heads * model.head_dim != model.dim)
-    throw UserError(cat("model.heads ", model.heads, " must divide model.dim ", model.dim, ", or set model.head_dim"));
-  if (m.tied != "preset") model.tied = m.tied == "true";
-  model.norm_eps = m.norm_eps;
-  model.rope = {.type = m.rope_scaling,
-                .theta = m.rope_theta,
-                .factor = m.rope_factor,
-                .original_tokens = static_cast<double>(m.rope_original_tokens),
-                .low_frequency = m.rope_low_frequency,
-                .high_frequency = m.rope_high_frequency,
-                .beta_fast = m.rope_beta_fast,
-                .beta_slow = m.rope_beta_slow};
-  model.max_tokens = config.train.tokens;
-  check_config(model);
-  return model;
+bool is_dit(const TrainConfig& config) { return config.model.preset.starts_with("dit-"); }
+
+ModelConfig model_config(const TrainConfig& config) {
+  if (is_dit(config)) return dit_config(config);
+  return llama_config(config);
 }
 
-void set_model(TrainConfig& config, const LlamaConfig& model) {
-  auto& m = config.model;
-  m.vocabulary = model.vocabulary;
-  m.dim = model.dim;
-  m.layers = model.layers;
-  m.heads = model.heads;
-  m.kv_heads = model.key_heads;
-  m.head_dim = model.head_dim;
-  m.hidden = model.hidden;
-  m.tied = model.tied ? "true" : "false";
-  m.norm_eps = model.norm_eps;
-  // What the type does not use stays at its default.
-  const Rope &rope = model.rope, unused;
-  const bool llama3 = rope.type == "llama3", yarn = rope.type == "yarn";
-  m.rope_theta = rope.theta;
-  m.rope_scaling = rope.type;
-  m.rope_factor = rope.type == "default" ? unused.factor : rope.factor;
-  m.rope_original_tokens = llama3 || yarn ? static_cast<int64_t>(rope.original_tokens) : 0;
-  m.rope_low_frequency = llama3 ? rope.low_frequency : unused.low_frequency;
-  m.rope_high_frequency = llama3 ? rope.high_frequency : unused.high_frequency;
-  m.rope_beta_fast = yarn ? rope.beta_fast : unused.beta_fast;
-  m.rope_beta_slow = yarn ? rope.beta_slow : unused.beta_slow;
+void set_model(TrainConfig& config, const ModelConfig& model) {
+  const bool dit = std::holds_alternative<DitConfig>(model);
+  if (dit != is_dit(config)) config.model.preset = (dit ? dit_presets() : llama_presets()).front();
+  std::visit([&](const auto& one) { set_shape(config, one); }, model);
 }
 
-LlamaConfig changed_model(const TrainConfig& config, const LlamaConfig& held, const std::string& where, bool stretch) {
+void settle(TrainConfig& config, const ModelConfig& model) {
+  const auto* dit = std::get_if<DitConfig>(&model);
+  if (config.train.tokens == 0) config.train.tokens = dit ? dit->tokens() : kUsualTokens;
+}
+
+ModelConfig changed_model(const TrainConfig& config, const ModelConfig& held, const std::string& where, bool start) {
   TrainConfig given = config, there = config;
   set_model(there, held);
   const Settings ours = settings_of(given), theirs = settings_of(there);
-  bool stretched = false;
+  bool changed = false;
   for (size_t i = 0; i < ours.size(); ++i) {
     const std::string &name = ours[i].name, value = value_text(ours[i]), has = value_text(theirs[i]);
-    const bool left_open = value == "0" || value == "\"preset\"";
-    if (!name.starts_with("model.") || left_open || value == has) continue;
-    if (!stretch || !name.starts_with("model.rope_"))
+    const bool left_open = value == "0" || value == "\"preset\"" || (name == "model.classes" && value == "-1");
+    if (!name.starts_with("model.") || name == "model.preset" || left_open || value == has) continue;
+    if (!start || !(name.starts_with("model.rope_") || name == "model.objective"))
       throw UserError(cat(name, " = ", value, " is not what ", where, " has, ", has, ": leave it out",
-                          stretch ? "; of a model's settings only rope_... can be changed" : ""));
-    stretched = true;
+                          !start ? ""
+                          : std::holds_alternative<DitConfig>(held)
+                              ? "; of a model's settings only objective can be changed"
+                              : "; of a model's settings only rope_... can be changed"));
+    changed = true;
   }
-  LlamaConfig model = held;
-  if (stretched && given.model.rope_original_tokens == 0)
-    given.model.rope_original_tokens = static_cast<int64_t>(held.rope.original_tokens);
-  if (stretched) model.rope = model_config(given).rope;
-  model.max_tokens = std::max(held.max_tokens, config.train.tokens);
+  if (const auto* dit = std::get_if<DitConfig>(&held)) {
+    DitConfig model = *dit;
+    if (changed) model.objective = config.model.objective;
+    return model;
+  }
+  LlamaConfig model = std::get<LlamaConfig>(held);
+  if (changed && given.model.rope_original_tokens == 0)
+    given.model.rope_original_tokens = static_cast<int64_t>(model.rope.original_tokens);
+  if (changed) model.rope = llama_config(given).rope;
+  model.max_tokens = std::max(model.max_tokens, config.train.tokens);
   return model;
 }
 
@@ -277,8 +455,9 @@ AttentionOptions attention_options(const TrainConfig& config) {
   AttentionOptions options;
   options.grid = parse_grid(grid != "auto" ? grid : ranks % 4 == 0 ? "startrail:2" : "ring", ranks);
   options.tokens = config.train.tokens;
-  options.layout = parse_order(config.parallel.layout);
-  options.mask.causal = true;
+  const std::string& layout = config.parallel.layout;
+  options.layout = parse_order(layout != "auto" ? layout : is_dit(config) ? "contiguous" : "zigzag");
+  options.mask.causal = !is_dit(config);
   options.backward = parse_direction(config.parallel.backward);
   options.partial = config.parallel.partial == "bfloat16" ? at::kBFloat16 : at::kFloat;
   options.kernel = config.parallel.kernel;
@@ -287,7 +466,7 @@ AttentionOptions attention_options(const TrainConfig& config) {
 
 AdamWOptions optimizer_options(const TrainConfig& config) {
   const auto& t = config.train;
-  return {t.beta1, t.beta2, t.eps, t.weight_decay, t.clip};
+  return {t.beta1, t.beta2, t.eps, t.weight_decay, t.clip, t.ema};
 }
 
 ScheduleOptions schedule_options(const TrainConfig& config) {
@@ -305,9 +484,36 @@ TokenSourceOptions source_options(const TrainConfig& config) {
           config.validate.windows};
 }
 
-void check_config(const TrainConfig& config, const LlamaConfig& model) {
+PicturesOptions pictures_options(const TrainConfig& config, const DitConfig& model) {
+  const auto& d = config.data;
+  return {d.path,
+          {model.channels, model.size[0], model.size[1], model.size[2]},
+          d.fit,
+          d.on_error == "skip",
+          d.scale,
+          d.generated,
+          static_cast<uint64_t>(config.train.seed),
+          config.run.folder};
+}
+
+PictureSourceOptions picture_source_options(const TrainConfig& config, const DitConfig& model) {
+  const auto& d = config.data;
+  return {config.train.tokens / model.tokens(),
+          d.validation,
+          config.validate.windows,
+          d.class_dropout,
+          d.times,
+          d.on_error == "skip",
+          static_cast<uint64_t>(config.train.seed)};
+}
+
+void check_config(const TrainConfig& config, const ModelConfig& model) {
   check_config(model);
+  check_kind(config);
   check_rope_settings(config);
+  if (const auto* dit = std::get_if<DitConfig>(&model); dit && config.train.tokens % dit->tokens() != 0)
+    throw UserError(cat("train.tokens ", config.train.tokens, " must be a multiple of the ", dit->tokens(),
+                        " tokens of a picture (or 0: one picture)"));
   const auto& p = config.parallel;
   if (p.ranks % p.data_parallel != 0)
     throw UserError(cat("parallel.data_parallel ", p.data_parallel, " must divide parallel.ranks ", p.ranks));
@@ -319,8 +525,9 @@ void check_config(const TrainConfig& config, const LlamaConfig& model) {
     if (chunk_tokens({options.layout, config.train.tokens, sequence_ranks(config)}, rank) == 0)
       throw UserError(cat("train.tokens ", config.train.tokens, " leaves a rank without a token: give ",
                           sequence_ranks(config), " or more, one for each rank that shares a sequence"));
-  check_heads(options.grid, static_cast<int>(model.heads), static_cast<int>(model.key_heads));
-  choose_kernel(options.kernel, compute_type(config), at::kCPU, model.head_dim);
+  const Dimensions d = dimensions(model);
+  check_heads(options.grid, static_cast<int>(d.heads), static_cast<int>(d.key_heads));
+  choose_kernel(options.kernel, compute_type(config), at::kCPU, d.head_dim);
   learning_rate(schedule_options(config), 0);
 }
 

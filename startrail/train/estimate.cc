@@ -38,6 +38,7 @@ struct Activations {
   int64_t row, out, lse;  // the residual stream, and attention's results
   int64_t before, after;  // what the parts before and after attention hold in the backward pass
   int64_t all;            // what both save when nothing is recomputed
+  int64_t ends = 0;       // what the busiest moment before or after all blocks holds
 };
 
 Activations activations(const LlamaConfig& model, int64_t own, int64_t element) {
@@ -48,6 +49,20 @@ Activations activations(const LlamaConfig& model, int64_t own, int64_t element) 
   a.before = 3 * a.row + 2 * own * (queries + 2 * keys) * element;
   a.after = 3 * a.row + 2 * a.out + 3 * wide_row + own * model.hidden * (element < 4 ? 4 * element + 8 : 5 * 4);
   a.all = 4 * a.row + 2 * a.out + own * 2 * keys * element + 3 * own * model.hidden * element + a.lse;
+  const bool narrow = element < 4;
+  a.ends = 4 * a.row + std::min(own, loss_chunk(model.vocabulary)) * model.vocabulary * (narrow ? 14 : 12) +
+           model.vocabulary * model.dim * (narrow ? 10 : 8);
+  return a;
+}
+
+Activations activations(const DitConfig& model, int64_t own, int64_t element) {
+  const int64_t row = own * model.dim() * element, wide_row = own * model.dim() * 4;
+  Activations a{row, row, own * model.heads * 4, 0, 0, 0};
+  const int64_t converted = element < 4 ? wide_row : 0;  // a product's operand in float32
+  a.before = 9 * row + converted;
+  a.after = 6 * row + 4 * 3 * row + 4 * converted * 2;
+  a.all = (3 + 3 + 4 + 8 + 2) * row + a.lse;
+  a.ends = 4 * row + 6 * own * model.channels * model.patch_size() * 4;
   return a;
 }
 
@@ -67,33 +82,32 @@ int64_t attention_memory(const Grid& grid, Pass pass, const Problem& problem, in
 
 }  // namespace
 
-Estimate estimate(const TrainConfig& config, const LlamaConfig& model) {
+Estimate estimate(const TrainConfig& config, const ModelConfig& shape) {
   const AttentionOptions options = attention_options(config);
+  const Dimensions model = dimensions(shape);
   const int64_t ranks = config.parallel.ranks, element = static_cast<int64_t>(c10::elementSize(compute_type(config)));
   const int sequence = options.grid.ranks();
   Estimate e;
-  e.parameters = model.parameters();
+  e.parameters = model.parameters;
   const int64_t shard = (e.parameters + ranks - 1) / ranks;
   const bool narrow = element < 4;
   e.weights = e.parameters * element;
   e.gradients = e.parameters * (narrow ? 4 + element : 4);
-  e.optimizer = shard * (narrow ? 12 : 8) + (ranks > 1 ? 2 * shard * 4 : 0);
+  e.optimizer = shard * ((narrow ? 12 : 8) + (config.train.ema > 0 ? 4 : 0)) + (ranks > 1 ? 2 * shard * 4 : 0);
 
   const Problem problem = make_problem(options, sequence, 1, static_cast<int>(model.heads),
                                        static_cast<int>(model.key_heads), model.head_dim, compute_type(config));
   int64_t own = 0;  // tokens of the rank with most
   for (int rank = 0; rank < sequence; ++rank) own = std::max(own, chunk_tokens(problem.queries, rank));
-  const Activations a = activations(model, own, element);
+  const Activations a = std::visit([&](const auto& one) { return activations(one, own, element); }, shape);
   const bool traded = options.grid.heads > 1;  // out is kept in two layouts then
   e.saved = model.layers * (config.train.recompute ? a.row + a.out * (traded ? 2 : 1) + a.lse : a.all);
-  const int64_t head = 4 * a.row + std::min(own, loss_chunk(model.vocabulary)) * model.vocabulary * (narrow ? 14 : 12) +
-                       model.vocabulary * model.dim * (narrow ? 10 : 8);
   const Kernel& kernel = choose_kernel(options.kernel, compute_type(config), at::kCPU, model.head_dim);
   const int64_t forward = attention_memory(options.grid, Pass::forward, problem, own, kernel, thread_count(config));
   const int64_t backward =
       attention_memory(options.grid, backward_pass(options, problem), problem, own, kernel, thread_count(config));
   const int64_t before = config.train.recompute ? a.before : 0;
-  e.working = std::max({before + backward, a.before + forward, config.train.recompute ? a.after : 0, head});
+  e.working = std::max({before + backward, a.before + forward, config.train.recompute ? a.after : 0, a.ends});
 
   AttentionOptions ring = options;
   ring.grid = Grid{.ring = sequence};
@@ -124,19 +138,24 @@ int64_t available_memory() {
   return bytes;
 }
 
-void check_memory(const TrainConfig& config, const LlamaConfig& model, int64_t available) {
+void check_memory(const TrainConfig& config, const ModelConfig& model, int64_t available) {
   const auto need = [&](const TrainConfig& c) { return estimate(c, model).rank_bytes() * c.parallel.ranks; };
   const int64_t wanted = need(config);
   if (wanted <= available) return;
   std::string advice =
       cat("no length fits: choose a smaller model", config.parallel.ranks > 1 ? " or fewer ranks" : "");
+  // A DiT's sequence is made of whole pictures.
+  const auto* dit = std::get_if<DitConfig>(&model);
+  const int64_t unit = dit ? dit->tokens() : 1;
+  if (dit) advice = cat("choose a smaller picture, larger patches or a smaller model");
   TrainConfig shorter = config;
-  int64_t low = 0, high = config.train.tokens;
+  int64_t low = 0, high = config.train.tokens / unit;
   while (high - low > std::max<int64_t>(1, low / 64)) {
-    shorter.train.tokens = (low + high) / 2;
-    (need(shorter) <= available ? low : high) = shorter.train.tokens;
+    const int64_t middle = (low + high) / 2;
+    shorter.train.tokens = middle * unit;
+    (need(shorter) <= available ? low : high) = middle;
   }
-  if (low > 0) advice = cat("train.tokens=", low, " would fit");
+  if (low > 0) advice = cat("train.tokens=", low * unit, " would fit");
   throw UserError(cat("this run needs about ", human_bytes(static_cast<double>(wanted)), " (",
                       human_bytes(static_cast<double>(wanted / config.parallel.ranks)), " on each of ",
                       config.parallel.ranks, " ranks), but ", human_bytes(static_cast<double>(available)),

@@ -19,12 +19,12 @@ struct Estimate {
   int64_t rank_bytes() const { return weights + gradients + optimizer + saved + working; }
 };
 
-Estimate estimate(const TrainConfig& config, const LlamaConfig& model);
+Estimate estimate(const TrainConfig& config, const ModelConfig& model);
 
 // Bytes this process may still use: the machine's or the container's limit, whichever is less.
 int64_t available_memory();
 
 // UserError when the ranks do not fit into `available` bytes, with a length or a number of ranks that would.
-void check_memory(const TrainConfig& config, const LlamaConfig& model, int64_t available);
+void check_memory(const TrainConfig& config, const ModelConfig& model, int64_t available);
 
 }  // namespace startrail

@@ -1,6 +1,7 @@
 #include "startrail/train/optimizer.h"
 
 #include <ATen/ATen.h>
+#include <algorithm>
 #include <cmath>
 #include <numbers>
 
@@ -24,6 +25,7 @@ ShardedAdamW::ShardedAdamW(const Model& model, ParameterRow& row, std::shared_pt
   // In float32 the row's own part serves; a narrower row needs the exact values beside it.
   weights_ = row.weights().narrow(0, shard_.begin, shard_.size());
   if (row.weights().scalar_type() != at::kFloat) weights_ = weights_.to(at::kFloat);
+  if (options.ema > 0) ema_ = at::zeros({shard_.size()}, at::kFloat);
   each_overlap(model, shard_, [&](const Overlap& part) {
     if (!ranges_.empty() && ranges_.back().decay == part.parameter.decay)
       ranges_.back().count += part.count;
@@ -34,6 +36,7 @@ ShardedAdamW::ShardedAdamW(const Model& model, ParameterRow& row, std::shared_pt
 
 void ShardedAdamW::set_weights(const at::Tensor& shard_values) {
   weights_.copy_(shard_values);
+  if (ema_.defined()) ema_.copy_(shard_values);
   share_weights();
 }
 
@@ -102,6 +105,10 @@ double ShardedAdamW::step(double learning_rate, double scale) {
       if (!weights.empty())
         at::_fused_adamw_(weights, gradients, means, squares, {}, counts, learning_rate, options_.beta1, options_.beta2,
                           decay ? options_.weight_decay : 0, options_.eps, /*amsgrad=*/false, /*maximize=*/false);
+    }
+    if (ema_.defined()) {
+      const double count = static_cast<double>(steps), stays = std::min(options_.ema, (1 + count) / (10 + count));
+      ema_.lerp_(weights_, 1 - stays);
     }
     share_weights();
   }

@@ -13,13 +13,14 @@ struct AdamWOptions {
   double beta1 = 0.9, beta2 = 0.95, eps = 1e-8;
   double weight_decay = 0.1;  // of matrices, not of gains
   double clip = 1;            // largest norm of the whole gradient; 0: any
+  double ema = 0;             // of the running mean of the weights, how much stays in a step; 0: no such mean
 };
 
 class ShardedAdamW {
  public:
   ShardedAdamW(const Model& model, ParameterRow& row, std::shared_ptr<Group> world, const AdamWOptions& options);
 
-  // Gives this rank's shard its values, float32, and everyone the whole row.
+  // Gives this rank's shard its values, float32, and everyone the whole row. The mean starts from them too.
   void set_weights(const at::Tensor& shard_values);
 
   // One update from the sum over ranks of row.gradients(), times `scale`; clears them. Returns the norm of the scaled
@@ -31,6 +32,8 @@ class ShardedAdamW {
   at::Tensor& weights() { return weights_; }
   at::Tensor& mean() { return mean_; }
   at::Tensor& square() { return square_; }
+  // The running mean of the weights; undefined when there is none. Early on less stays, so that it forgets the start.
+  at::Tensor& ema() { return ema_; }
   int64_t steps = 0;  // taken so far
 
  private:
@@ -41,7 +44,7 @@ class ShardedAdamW {
   std::shared_ptr<Group> world_;
   AdamWOptions options_;
   Shard shard_;
-  at::Tensor weights_, mean_, square_;
+  at::Tensor weights_, mean_, square_, ema_;
   struct Range {
     int64_t begin, count;  // within the shard
     bool decay;

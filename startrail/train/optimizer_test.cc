@@ -26,6 +26,7 @@ at::Tensor gradient_of(int rank, int step) {
 // AdamW as its paper writes it (arXiv 1711.05101), in float64 on the whole row.
 struct Reference {
   at::Tensor weights, mean = at::zeros({44}, at::kDouble), square = at::zeros({44}, at::kDouble);
+  at::Tensor ema = weights;
   double step(const at::Tensor& sum, const AdamWOptions& o, double rate, int count) {
     const double norm = sum.norm().item<double>();
     const at::Tensor g = o.clip > 0 && norm > o.clip ? sum * (o.clip / norm) : sum;
@@ -35,12 +36,14 @@ struct Reference {
     square = o.beta2 * square + (1 - o.beta2) * g * g;
     weights = weights * (1 - rate * decay) - rate * (mean / (1 - std::pow(o.beta1, count))) /
                                                  ((square / (1 - std::pow(o.beta2, count))).sqrt() + o.eps);
+    const double stays = std::min(o.ema, (1.0 + count) / (10.0 + count));
+    ema = stays * ema + (1 - stays) * weights;
     return norm;
   }
 };
 
 TEST(ShardedAdamW, IsAdamWOnAnyNumberOfRanks) {
-  const AdamWOptions options{.weight_decay = 0.3, .clip = 8};
+  const AdamWOptions options{.weight_decay = 0.3, .clip = 8, .ema = 0.25};
   for (int ranks : {1, 2, 3, 7})
     for (at::ScalarType type : {at::kFloat, at::kBFloat16})
       run_ranks(ranks, 2, [&](const std::shared_ptr<Group>& world) {
@@ -57,6 +60,9 @@ TEST(ShardedAdamW, IsAdamWOnAnyNumberOfRanks) {
           const double norm = optimizer.step(0.1, 0.5), expected = reference.step(sum, options, 0.1, step + 1);
           EXPECT_NEAR(norm, expected, 1e-5 * expected);
           EXPECT_EQ(row.gradients().abs().sum().item<double>(), 0);
+          const Shard& mine = optimizer.shard();
+          EXPECT_LT((optimizer.ema() - reference.ema.narrow(0, mine.begin, mine.size())).abs().sum().item<double>(),
+                    1e-4);
         }
         const double error = (row.weights().to(at::kDouble) - reference.weights).abs().max().item<double>();
         EXPECT_LT(error, type == at::kFloat ? 1e-5 : 2e-2) << ranks << " ranks";

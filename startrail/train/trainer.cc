@@ -117,7 +117,7 @@ class RankTrainer {
     TrainConfig written = config_;
     // So that the run can be gone on with and evaluated from any folder.
     for (std::string* path : {&written.data.path, &written.data.validation_path, &written.run.folder})
-      if (!path->empty()) *path = fs::weakly_canonical(*path).string();
+      if (!path->empty() && !(is_dit(config_) && *path == kShapes)) *path = fs::weakly_canonical(*path).string();
     state_.settings = to_toml(settings_of(written));
     state_.data = training.source->fingerprint();
     if (training_.save && world_->rank() == 0) {

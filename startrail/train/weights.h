@@ -1,4 +1,5 @@
-// Weights in folders as Hugging Face has them: config.json beside model.safetensors, or several files and an index.
+// Weights in folders as Hugging Face has them: config.json beside model.safetensors (diffusers:
+// diffusion_pytorch_model.safetensors), or several files and an index.
 #pragma once
 
 #include <filesystem>
@@ -6,17 +7,23 @@
 #include <memory>
 #include <string>
 
+#include "startrail/train/model/dit.h"
+#include "startrail/train/model/kinds.h"
 #include "startrail/train/model/llama.h"
 #include "startrail/train/parameters.h"
 #include "startrail/train/tensor_file.h"
 
 namespace startrail {
 
-// The model a folder's config.json describes, without its weights.
-std::unique_ptr<Llama> open_model(const std::filesystem::path& folder);
+// What a folder's config.json describes.
+ModelConfig read_config(const std::filesystem::path& folder);
 
-// The same with its weights, in `type`, without gradients: for one device.
-std::unique_ptr<Llama> load_model(const std::filesystem::path& folder, at::ScalarType type);
+enum class Which { mean, last };  // the running mean of the weights where a checkpoint has one, or the last weights
+
+// Models with their weights, in `type`, without gradients: for one device. UserError for a folder of the other kind.
+std::unique_ptr<Llama> load_llama(const std::filesystem::path& folder, at::ScalarType type, Which which = Which::mean);
+std::unique_ptr<Dit> load_dit(const std::filesystem::path& folder, at::ScalarType type, Which which = Which::mean);
+std::unique_ptr<Model> load_model(const std::filesystem::path& folder, at::ScalarType type, Which which = Which::mean);
 
 // Tensors by name, mapped. UserError when the folder holds none.
 std::map<std::string, at::Tensor> open_weights(const std::filesystem::path& folder);
@@ -25,8 +32,9 @@ std::map<std::string, at::Tensor> open_weights(const std::filesystem::path& fold
 // shape, or has no place in the model.
 at::Tensor read_shard(const std::map<std::string, at::Tensor>& weights, const Model& model, const Shard& shard);
 
-// Writes config.json and model.safetensors in `type` from the model's bound parameters into a new folder.
-void export_model(const Model& model, const std::filesystem::path& folder, at::ScalarType type);
+// Writes config.json and the weights in `type` from the model's bound parameters into a new folder; returns the name of
+// the weights' file.
+std::string export_model(const Model& model, const std::filesystem::path& folder, at::ScalarType type);
 
 // config.json's text for weights of this type.
 std::string config_text(const Model& model, at::ScalarType type);

@@ -54,7 +54,7 @@ std::vector<Latent> list_latents(const std::filesystem::path& file, PictureKind 
   return latents;
 }
 
-at::Tensor read_latent(const LatentPlace& place, const PictureShape& shape, const Band& band, double scale) {
+at::Tensor read_latent(const LatentPlace& place, const PictureShape& shape, const PictureBand& band, double scale) {
   const Latent& latent = place.latent;
   const MappedFile file(place.file);
   if (static_cast<int64_t>(file.size()) != place.bytes || file.time_ns() != place.time_ns)

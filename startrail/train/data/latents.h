@@ -39,6 +39,6 @@ struct LatentPlace {
 
 // The band of the latent's middle, [channels, frames, rows, width] float32. UserError when the file changed since, or
 // when a number is not finite after it was multiplied by `scale`.
-at::Tensor read_latent(const LatentPlace& place, const PictureShape& shape, const Band& band, double scale);
+at::Tensor read_latent(const LatentPlace& place, const PictureShape& shape, const PictureBand& band, double scale);
 
 }  // namespace startrail

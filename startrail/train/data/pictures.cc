@@ -24,7 +24,7 @@ namespace fs = std::filesystem;
 std::string counted(int64_t count) {
   std::string text = std::to_string(count);
   for (auto place = static_cast<int64_t>(text.size()) - 3; place > 0; place -= 3)
-    text.insert(static_cast<size_t>(place), ",");
+    text.insert(static_cast<size_t>(place), 1, ',');
   return text;
 }
 
@@ -58,7 +58,7 @@ void check_options(const PicturesOptions& options) {
     throw UserError(cat("a set of ", options.generated, " generated pictures is empty: give 1 or more"));
 }
 
-void check_read(const Pictures& set, const PictureShape& shape, int64_t index, const Band& band) {
+void check_read(const Pictures& set, const PictureShape& shape, int64_t index, const PictureBand& band) {
   STARTRAIL_CHECK(index >= 0 && index < set.count(), "picture ", index, " of ", set.count());
   const bool inside = band.first_frame >= 0 && band.first_frame <= band.end_frame && band.end_frame <= shape.frames &&
                       band.first_row >= 0 && band.first_row <= band.end_row && band.end_row <= shape.height;
@@ -113,7 +113,8 @@ void check_channels(const ImageHeader& header, const PictureShape& shape, const 
 }
 
 // Every input row is resampled once and added to the output rows it has a share in.
-at::Tensor read_image(const fs::path& file, ImageFormat format, const PicturesOptions& options, const Band& band) {
+at::Tensor read_image(const fs::path& file, ImageFormat format, const PicturesOptions& options,
+                      const PictureBand& band) {
   const PictureShape& shape = options.shape;
   const int64_t rows = band.end_row - band.first_row, frames = band.end_frame - band.first_frame, width = shape.width;
   if (rows == 0 || frames == 0) return at::zeros({shape.channels, frames, rows, width});
@@ -148,7 +149,7 @@ class ImagePictures : public FolderPictures {
 
   int64_t count() const override { return static_cast<int64_t>(opened_.found.files.size()); }
   int64_t label(int64_t index) const override { return opened_.found.files.at(static_cast<size_t>(index)).label; }
-  at::Tensor read(int64_t index, const Band& band) const override {
+  at::Tensor read(int64_t index, const PictureBand& band) const override {
     check_read(*this, opened_.options.shape, index, band);
     const auto file = static_cast<size_t>(index);
     return read_image(opened_.path(file), format_of(opened_.found.files[file].kind), opened_.options, band);
@@ -181,7 +182,7 @@ class LatentPictures : public FolderPictures {
 
   int64_t count() const override { return static_cast<int64_t>(latents_.size()); }
   int64_t label(int64_t index) const override { return file_of(index).label; }
-  at::Tensor read(int64_t index, const Band& band) const override {
+  at::Tensor read(int64_t index, const PictureBand& band) const override {
     check_read(*this, opened_.options.shape, index, band);
     const auto i = static_cast<size_t>(index);
     const LatentPlace place{opened_.path(files_[i]), latents_[i], file_of(index).bytes, file_of(index).time_ns};
@@ -219,7 +220,7 @@ class ShapePictures : public Pictures {
   int64_t count() const override { return options_.generated; }
   int64_t label(int64_t index) const override { return index % static_cast<int64_t>(classes().size()); }
   const std::vector<std::string>& classes() const override { return shape_classes(); }
-  at::Tensor read(int64_t index, const Band& band) const override {
+  at::Tensor read(int64_t index, const PictureBand& band) const override {
     check_read(*this, options_.shape, index, band);
     return draw_shape(options_.seed, index, options_.shape, band);
   }

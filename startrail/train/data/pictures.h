@@ -20,7 +20,7 @@ struct PictureShape {
 };
 
 // A part of a picture: whole rows [first_row, end_row) of the frames [first_frame, end_frame).
-struct Band {
+struct PictureBand {
   int64_t first_frame = 0, end_frame = 1, first_row = 0, end_row = 0;
 };
 
@@ -44,7 +44,7 @@ class Pictures {
   virtual const std::vector<std::string>& classes() const = 0;  // sorted; one class "all" when there are no subfolders
   // The band of picture `index`: [channels, frames, rows, width of the shape] float32; colours are -1 to 1, latents as
   // they are times the scale. The same numbers whatever the band. UserError that names the file when it cannot be read.
-  virtual at::Tensor read(int64_t index, const Band& band) const = 0;
+  virtual at::Tensor read(int64_t index, const PictureBand& band) const = 0;
   virtual std::string name(int64_t index) const = 0;  // its file, its file and tensor, or "shape 17"
   virtual std::string describe() const = 0;           // "1,204 PNG and 33 JPEG pictures in 4 classes"
   virtual std::string fingerprint() const = 0;        // changes when the files, their sizes, times or the options do

@@ -145,7 +145,7 @@ const std::vector<std::string>& shape_classes() {
   return names;
 }
 
-at::Tensor draw_shape(uint64_t seed, int64_t index, const PictureShape& shape, const Band& band) {
+at::Tensor draw_shape(uint64_t seed, int64_t index, const PictureShape& shape, const PictureBand& band) {
   const Drawing drawing = make_drawing(seed, index, shape);
   const int64_t frames = band.end_frame - band.first_frame, rows = band.end_row - band.first_row;
   at::Tensor result = at::empty({shape.channels, frames, rows, shape.width}, at::kFloat);

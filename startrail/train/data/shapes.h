@@ -17,6 +17,6 @@ const std::vector<std::string>& shape_classes();
 
 // The band of picture `index`, [channels (1 or 3), frames, rows, width] float32 from -1 to 1. Depends on nothing but
 // its arguments. The shape is inside of the picture; in a video it moves along a straight line.
-at::Tensor draw_shape(uint64_t seed, int64_t index, const PictureShape& shape, const Band& band);
+at::Tensor draw_shape(uint64_t seed, int64_t index, const PictureShape& shape, const PictureBand& band);
 
 }  // namespace startrail

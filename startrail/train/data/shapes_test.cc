@@ -53,7 +53,7 @@ TEST(Shapes, ABandIsAPartOfTheWhole) {
       ASSERT_EQ(whole.sizes(), (std::vector<int64_t>{shape.channels, shape.frames, shape.height, shape.width}));
       for (int64_t first = 0; first < shape.height; first += 3)
         for (int64_t frame = 0; frame < shape.frames; ++frame) {
-          const Band band{frame, shape.frames, first, std::min(first + 7, shape.height)};
+          const PictureBand band{frame, shape.frames, first, std::min(first + 7, shape.height)};
           EXPECT_TRUE(at::equal(draw_shape(1, index, shape, band),
                                 whole.slice(1, frame, shape.frames).slice(2, band.first_row, band.end_row)));
         }

@@ -7,6 +7,12 @@
 
 namespace startrail {
 
+// Files that were left out because they could not be used.
+struct Skipped {
+  int64_t count = 0;
+  std::string first;  // what was wrong with the first of them that was found while training; may be empty
+};
+
 class Source {
  public:
   virtual ~Source() = default;
@@ -19,6 +25,9 @@ class Source {
   virtual int64_t epoch() const = 0;
   // Changes when the data does.
   virtual std::string fingerprint() const = 0;
+  // For people: what it is and how much.
+  virtual std::string describe() const = 0;
+  virtual Skipped skipped() const { return {}; }
 };
 
 struct TokenSourceOptions {
@@ -40,6 +49,8 @@ class TokenSource : public Source {
   Example validation(int64_t index, Order layout, Group& group) const override;
   int64_t epoch() const override;
   std::string fingerprint() const override { return startrail::fingerprint(data_); }
+  std::string describe() const override;
+  const Corpora& data() const { return data_; }
 
  private:
   Example window(const Corpus& corpus, int64_t first, int64_t tokens, Order layout, Group& group) const;

@@ -7,6 +7,7 @@
 #include <numbers>
 
 #include "startrail/base/error.h"
+#include "startrail/train/model/json_fields.h"
 
 namespace startrail {
 namespace {
@@ -66,24 +67,6 @@ void check_rope(const Rope& rope) {
   if (rope.type == "llama3" && !(rope.low_frequency < rope.high_frequency))
     throw UserError(
         cat("rope low frequency ", rope.low_frequency, " must be below the high frequency ", rope.high_frequency));
-}
-
-template <class Value>
-Value get(const json& object, const char* key, std::string_view where) {
-  if (!object.contains(key) || object[key].is_null()) throw UserError(cat(where, " has no '", key, "'"));
-  const json& value = object[key];
-  // Whole numbers are not cut from others without a word.
-  const bool cut = std::is_integral_v<Value> && value.is_number_float();
-  try {
-    if (!cut) return value.get<Value>();
-  } catch (const json::exception&) {
-  }
-  throw UserError(cat(where, ": '", key, "' is ", value.dump(), ", which is not of the right type"));
-}
-
-template <class Value>
-Value get_or(const json& object, const char* key, Value otherwise, std::string_view where) {
-  return object.contains(key) && !object[key].is_null() ? get<Value>(object, key, where) : otherwise;
 }
 
 Rope rope_from_json(const json& config, std::string_view where) {

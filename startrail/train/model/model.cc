@@ -10,13 +10,18 @@ int64_t Parameter::size() const {
   return size;
 }
 
+at::Tensor places_of(const Layout& layout, int rank) {
+  std::vector<at::Tensor> places{at::empty({0}, at::kLong)};
+  for (const Piece& piece : chunk_pieces(layout, rank))
+    places.push_back(at::arange(piece.count, at::kLong) * piece.stride + piece.first);
+  return at::cat(places);
+}
+
 Sequence make_sequence(const Example& example, AttentionOptions options, std::shared_ptr<Group> group, bool recompute) {
   options.tokens = example.tokens;
   options.mask = example.mask;
-  std::vector<at::Tensor> positions{at::empty({0}, at::kLong)};
-  for (const Piece& piece : chunk_pieces({options.layout, options.tokens, group->size()}, group->rank()))
-    positions.push_back(at::arange(piece.count, at::kLong) * piece.stride + piece.first);
-  return {at::cat(positions), std::move(options), std::move(group), recompute};
+  at::Tensor positions = places_of({options.layout, options.tokens, group->size()}, group->rank());
+  return {std::move(positions), std::move(options), std::move(group), recompute};
 }
 
 }  // namespace startrail

@@ -23,13 +23,23 @@ struct Parameter {
   int64_t size() const;
 };
 
+// What all tokens of a noisy picture share.
+struct Condition {
+  double time = 0;     // as the model sees it, 0 to 1,000
+  int64_t label = -1;  // its class; -1: not told
+};
+
 // One sequence as a rank holds it: its own tokens, in the order of chunk_pieces.
 struct Example {
   int64_t tokens = 0;  // of the whole sequence
   Mask mask;
-  at::Tensor input;   // GPT: token ids [own tokens]
-  at::Tensor target;  // GPT: the next token's id, negative where nothing is to be predicted
+  at::Tensor input;   // GPT: token ids [own tokens]; DiT: noisy patches [own tokens, features]
+  at::Tensor target;  // GPT: the next token's id, negative where nothing is to be predicted; DiT: like input
+  std::vector<Condition> conditions = {};  // DiT: of each picture in the sequence
 };
+
+// Where a rank's tokens are in the sequence, in the order it holds them: [own tokens] int64.
+at::Tensor places_of(const Layout& layout, int rank);
 
 // All that a model knows of ranks: where its tokens are in the sequence, and an attention that reaches the others.
 struct Sequence {

@@ -23,14 +23,20 @@ at::Tensor product(const at::Tensor& a, const at::Tensor& b) {
 }
 
 struct Linear : Function<Linear> {
-  static at::Tensor forward(AutogradContext* context, const at::Tensor& x, const at::Tensor& weight) {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& x, const at::Tensor& weight,
+                            const std::optional<at::Tensor>& bias) {
     context->save_for_backward({x, weight});
-    return product(x, weight.t());
+    context->saved_data["bias"] = bias.has_value();
+    at::Tensor y = product(x, weight.t());
+    return bias ? y.add_(*bias) : y;
   }
   static variable_list backward(AutogradContext* context, variable_list grads) {
     const auto saved = context->get_saved_variables();
     const at::Tensor dy = grads[0].contiguous();
-    return {product(dy, saved[1]), product(dy.t(), saved[0])};
+    at::Tensor dx, dbias;
+    if (context->needs_input_grad(0)) dx = product(dy, saved[1]);
+    if (context->saved_data["bias"].toBool()) dbias = dy.sum(0, false, at::kFloat).to(dy.scalar_type());
+    return {dx, product(dy.t(), saved[0]), dbias};
   }
 };
 
@@ -141,7 +147,9 @@ struct HeadLoss : Function<HeadLoss> {
 
 }  // namespace
 
-at::Tensor dense(const at::Tensor& x, const at::Tensor& weight) { return Linear::apply(x, weight); }
+at::Tensor dense(const at::Tensor& x, const at::Tensor& weight, const std::optional<at::Tensor>& bias) {
+  return Linear::apply(x, weight, bias);
+}
 at::Tensor embed(const at::Tensor& tokens, const at::Tensor& weight) { return Embed::apply(tokens, weight); }
 at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps) {
   return RmsNorm::apply(x, weight, eps);

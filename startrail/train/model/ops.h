@@ -2,13 +2,15 @@
 // Rows are tokens: x is [tokens, features] in the compute type, float32 or bfloat16; sums inside are float32.
 #pragma once
 
+#include <optional>
+
 #include <ATen/core/Tensor.h>
 
 namespace startrail {
 
-// x * weight^T; weight [out, in]. bfloat16 is computed in float32 where the processor has no bfloat16 products, which
-// is many times faster there and no less exact.
-at::Tensor dense(const at::Tensor& x, const at::Tensor& weight);
+// x * weight^T, plus a bias [out] where one is given; weight [out, in]. bfloat16 is computed in float32 where the
+// processor has no bfloat16 products, which is many times faster there and no less exact.
+at::Tensor dense(const at::Tensor& x, const at::Tensor& weight, const std::optional<at::Tensor>& bias = {});
 
 // Rows of weight [vocabulary, features]; their gradients are summed in float32.
 at::Tensor embed(const at::Tensor& tokens, const at::Tensor& weight);

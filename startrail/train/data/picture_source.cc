@@ -1,0 +1,164 @@
+#include "startrail/train/data/picture_source.h"
+
+#include <ATen/ATen.h>
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+
+#include "startrail/base/error.h"
+#include "startrail/train/data/shuffle.h"
+#include "startrail/train/model/diffusion.h"
+
+namespace startrail {
+namespace {
+
+constexpr uint64_t kSplit = 0x73706c6974;  // which pictures are held out must not depend on a run's seed
+
+// What is drawn for a picture.
+enum Draw : uint64_t { kLevel, kAngle, kClass, kNoise };
+
+// A level of noise: any alike, or rather one in the middle (the logistic of a normal number).
+double level_of(const std::string& times, uint64_t key) {
+  const double u = uniform(key, kLevel);
+  if (times == "uniform") return u;
+  const double normal = std::sqrt(-2 * std::log(u + 0x1p-54)) * std::cos(2 * std::numbers::pi * uniform(key, kAngle));
+  return 1 / (1 + std::exp(-normal));
+}
+
+}  // namespace
+
+PictureSource::PictureSource(std::shared_ptr<const Pictures> pictures, std::shared_ptr<const Pictures> held_out,
+                             const DitConfig& model, const PictureSourceOptions& options)
+    : pictures_(std::move(pictures)), held_out_(std::move(held_out)), model_(model), options_(options) {
+  training_ = pictures_->count();
+  if (held_out_) {
+    validation_ = held_out_->count();
+    if (held_out_->classes() != pictures_->classes())
+      throw UserError(cat("the validation pictures have the classes ", join(held_out_->classes()),
+                          ", but those for training ", join(pictures_->classes())));
+  } else {
+    validation_ = static_cast<int64_t>(options.validation * static_cast<double>(training_));
+    training_ -= validation_;
+  }
+  if (training_ < 1) throw UserError("no picture is left for training: lower data.validation");
+  const auto classes = static_cast<int64_t>(pictures_->classes().size());
+  if (model.classes > 0 && classes > model.classes)
+    throw UserError(cat("the data has ", classes, " classes, but the model only ", model.classes,
+                        ": set model.classes to ", classes));
+}
+
+int64_t PictureSource::epoch() const { return std::max<int64_t>(1, training_ / options_.together); }
+
+int64_t PictureSource::validation_count() const {
+  if (validation_ == 0) return 0;
+  const int64_t all = std::max<int64_t>(1, validation_ / options_.together);
+  return options_.validation_windows > 0 ? std::min(all, options_.validation_windows) : all;
+}
+
+std::string PictureSource::fingerprint() const {
+  return cat(pictures_->fingerprint(), held_out_ ? cat("+", held_out_->fingerprint()) : "");
+}
+
+std::string PictureSource::describe() const {
+  return cat(pictures_->describe(), "; ", validation_, held_out_ ? " more" : " of them", " for validation");
+}
+
+Skipped PictureSource::skipped() const {
+  const std::lock_guard lock(mutex_);
+  const int64_t opened = pictures_->skipped() + (held_out_ ? held_out_->skipped() : 0);
+  return {opened + static_cast<int64_t>(bad_.size()), first_error_};
+}
+
+Example PictureSource::training(int64_t index, Order layout, Group& group) const {
+  std::vector<Picture> pictures;
+  for (int64_t i = 0; i < options_.together; ++i) {
+    const int64_t number = index * options_.together + i, round = number / training_;
+    const uint64_t key = mix(options_.seed, static_cast<uint64_t>(number));
+    const int64_t place = shuffled(number % training_, training_, options_.seed, round);
+    pictures.push_back({held_out_ ? place : shuffled(place, pictures_->count(), kSplit, 0),
+                        level_of(options_.times, key), uniform(key, kClass) >= options_.class_dropout,
+                        mix(key, kNoise)});
+  }
+  return example(*pictures_, std::move(pictures), layout, group);
+}
+
+Example PictureSource::validation(int64_t index, Order layout, Group& group) const {
+  std::vector<Picture> pictures;
+  const int64_t used = validation_count() * options_.together;
+  for (int64_t i = 0; i < options_.together; ++i) {
+    const int64_t number = index * options_.together + i, place = number % validation_;
+    // The same noise every time, and levels spread evenly.
+    const double u = (static_cast<double>(shuffled(number, used, kSplit, 1)) + 0.5) / static_cast<double>(used);
+    pictures.push_back({held_out_ ? place : shuffled(training_ + place, pictures_->count(), kSplit, 0), u, true,
+                        mix(kSplit, static_cast<uint64_t>(number))});
+  }
+  return example(held_out_ ? *held_out_ : *pictures_, std::move(pictures), layout, group);
+}
+
+// The patches at `places` of a picture [count, features]; in place of one that cannot be read the next one, and
+// `picture` says which.
+at::Tensor PictureSource::read(const Pictures& set, Picture& picture, const at::Tensor& places) const {
+  const auto [frames, rows, columns] = model_.patches();
+  const auto& patch = model_.patch;
+  // The frames and rows of patches that hold the places. Who may skip reads everything, so that all ranks see the same
+  // damage and take the same other picture.
+  int64_t first = 0, last = model_.tokens() - 1;
+  if (!options_.skip_bad) {
+    if (places.size(0) == 0) return at::empty({0, model_.channels * model_.patch_size()}, at::kFloat);
+    first = places.min().item<int64_t>();
+    last = places.max().item<int64_t>();
+  }
+  const int64_t plane = rows * columns;
+  PictureBand band{first / plane * patch[0], (last / plane + 1) * patch[0], 0, model_.size[1]};
+  if (first / plane == last / plane) {
+    band.first_row = first % plane / columns * patch[1];
+    band.end_row = (last % plane / columns + 1) * patch[1];
+  }
+  const int64_t start = first / plane * plane + band.first_row / patch[1] * columns;  // the band's first patch
+  const int64_t offset = &set == pictures_.get() ? 0 : pictures_->count();            // in bad_
+  for (int64_t tries = 0; tries < set.count(); ++tries, picture.index = (picture.index + 1) % set.count()) {
+    if (options_.skip_bad) {
+      const std::lock_guard lock(mutex_);
+      if (bad_.contains(offset + picture.index)) continue;
+    }
+    try {
+      return to_patches(set.read(picture.index, band), patch).index_select(0, places - start);
+    } catch (const UserError& error) {
+      if (!options_.skip_bad) throw UserError(cat(error.what(), "; data.on_error=skip goes on without such files"));
+      const std::lock_guard lock(mutex_);
+      if (first_error_.empty()) first_error_ = error.what();
+      bad_.insert(offset + picture.index);
+    }
+  }
+  throw UserError(cat("no picture can be read; the first error: ", first_error_));
+}
+
+Example PictureSource::example(const Pictures& set, std::vector<Picture> pictures, Order layout, Group& group) const {
+  const int64_t each = model_.tokens(), count = static_cast<int64_t>(pictures.size());
+  Example example{count * each, {}, {}, {}};
+  if (count > 1) example.mask.documents.assign(count, each);
+  const at::Tensor places = places_of({layout, example.tokens, group.size()}, group.rank());
+  std::vector<uint64_t> keys;
+  std::vector<at::Tensor> parts, orders;
+  at::Tensor signal = at::empty({count}, at::kFloat), noise = at::empty({count}, at::kFloat);
+  for (int64_t i = 0; i < count; ++i) {
+    const at::Tensor own = (places.floor_divide(each) == i).nonzero().squeeze(1);
+    Picture& picture = pictures[i];
+    parts.push_back(read(set, picture, places.index_select(0, own) - i * each));
+    orders.push_back(own);
+    const Level level = level_at(model_.objective, picture.u);
+    signal[i] = level.signal;
+    noise[i] = level.noise;
+    keys.push_back(picture.key);
+    example.conditions.push_back({level.time, model_.classes > 0 && picture.told ? set.label(picture.index) : -1});
+  }
+  at::Tensor clean = at::cat(parts);
+  if (layout != Order::contiguous) clean = at::empty_like(clean).index_copy_(0, at::cat(orders), clean);
+  const at::Tensor noises = noise_rows(keys, places, each, clean.size(1)), whose = places.floor_divide(each);
+  example.input =
+      clean * signal.index_select(0, whose).unsqueeze(1) + noises * noise.index_select(0, whose).unsqueeze(1);
+  example.target = objective_target(model_.objective, clean, noises);
+  return example;
+}
+
+}  // namespace startrail
