@@ -4,7 +4,6 @@
 
 #include <chrono>
 #include <cmath>
-#include <cstdlib>
 #include <functional>
 #include <iostream>
 #include <limits>
@@ -15,6 +14,7 @@
 #include "cli/spread.h"
 #include "startrail/base/error.h"
 #include "startrail/base/text.h"
+#include "startrail/run/kernel/flash_level.h"
 #include "startrail/run/kernel/kernel.h"
 
 namespace startrail::cli {
@@ -156,9 +156,7 @@ std::vector<Shape> shapes_of(const BenchFlags& flags) {
 void run(const BenchFlags& flags) {
   if (flags.rounds < 1) throw UserError("give 1 round or more");
   Progress progress("starting");
-  nlohmann::json report{
-      {"level", flash_levels().front()}, {"rounds", flags.rounds}, {"results", nlohmann::json::array()}};
-  if (const char* chosen = std::getenv("STARTRAIL_ISA")) report["level"] = chosen;
+  nlohmann::json report{{"level", flash_level().name}, {"rounds", flags.rounds}, {"results", nlohmann::json::array()}};
   const std::vector<Shape> shapes = shapes_of(flags);
   if (!flags.json)
     std::cout

@@ -8,6 +8,7 @@
 #include "cli/command.h"
 #include "startrail/base/text.h"
 #include "startrail/base/threads.h"
+#include "startrail/run/kernel/flash_level.h"
 #include "startrail/run/kernel/kernel.h"
 
 namespace startrail::cli {
@@ -18,19 +19,15 @@ nlohmann::json examine() {
   report["startrail"] = STARTRAIL_VERSION;
   report["torch"] = TORCH_VERSION;
   report["compiler"] = __VERSION__;
-  nlohmann::json& isa = report["instructions"];
-  __builtin_cpu_init();
-  isa["avx2"] = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-  isa["avx512"] =
-      __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl");
-  isa["avx512_bf16"] = static_cast<bool>(__builtin_cpu_supports("avx512bf16"));
   report["cores"] = available_cores();
   report["threads"] = at::get_num_threads();
   report["backends"] = {{"local", true}, {"gloo", false}, {"nccl", false}};
   report["kernels"] = {"flash", "aten", "reference"};
-  report["level"] = flash_levels().front();
+  const std::vector<std::string> levels = flash_levels();
+  report["levels"] = levels;
+  report["level"] = flash_level().name;
   std::vector<std::string> missing;
-  if (!isa["avx2"]) missing.push_back("AVX2: attention will be slow on this CPU");
+  if (levels.size() == 1) missing.push_back("AVX2: attention will be slow on this CPU");
   if (std::string(TORCH_VERSION).rfind("2.13.", 0) != 0)
     missing.push_back(cat("torch 2.13: ", TORCH_VERSION, " is untested here"));
   missing.push_back("gloo and nccl: this version runs ranks as threads of one process (local) only");
@@ -57,12 +54,12 @@ void add_doctor(CLI::App& app) {
     rows.push_back({"startrail", report["startrail"].get<std::string>()});
     rows.push_back({"torch", report["torch"].get<std::string>()});
     rows.push_back({"compiler", report["compiler"].get<std::string>()});
-    for (const auto& [name, value] : report["instructions"].items()) rows.push_back({name, yes_no(value)});
     rows.push_back({"cores", cat(report["cores"])});
     rows.push_back({"threads", cat(report["threads"])});
     for (const auto& [name, value] : report["backends"].items()) rows.push_back({"backend " + name, yes_no(value)});
     rows.push_back({"kernels", join(report["kernels"].get<std::vector<std::string>>())});
-    rows.push_back({"flash on", report["level"].get<std::string>()});
+    rows.push_back({"levels", join(report["levels"].get<std::vector<std::string>>())});
+    rows.push_back({"level in use", report["level"].get<std::string>()});
     std::cout << table(rows, "");
     for (const auto& line : report["missing"]) std::cout << "missing  " << line.get<std::string>() << "\n";
   });

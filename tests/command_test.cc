@@ -60,9 +60,14 @@ TEST(Command, IsRightOnEveryLevelItCanBeForcedTo) {
     ASSERT_EQ(bench.code, 0) << bench.text;
     const auto json = nlohmann::json::parse(bench.text);
     EXPECT_EQ(json["level"], level);
+    EXPECT_EQ(nlohmann::json::parse(run_command("doctor --json").text)["level"], level);
     for (const auto& result : json["results"])
       for (const char* pass : {"forward", "backward"}) EXPECT_GT(result[pass]["ratio"], 0) << result;
   }
+  setenv("STARTRAIL_ISA", "", 1);  // as if it were not set
+  const auto doctor = nlohmann::json::parse(run_command("doctor --json").text);
+  EXPECT_EQ(doctor["level"], flash_levels().front());
+  EXPECT_EQ(doctor["levels"], nlohmann::json(flash_levels()));
   setenv("STARTRAIL_ISA", "sse9", 1);
   const Ended refused = run_command("attend --ranks 1 --grid ring --tokens 64 --repeat 1");
   EXPECT_EQ(refused.code, 2);

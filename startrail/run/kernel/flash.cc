@@ -234,12 +234,8 @@ class FlashKernel : public Kernel {
   const Level& level_;
 };
 
-// Fastest first; null where this build or this processor does not have it.
-struct NamedLevel {
-  const char* name;
-  const Level* level;
-};
-std::vector<NamedLevel> levels() {
+// Those that this build and this processor have, fastest first.
+std::vector<const Level*> levels() {
 #if defined(__x86_64__)
   const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
   const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
@@ -248,36 +244,40 @@ std::vector<NamedLevel> levels() {
 #else
   const bool avx2 = false, avx512 = false, bf16 = false;
 #endif
-  return {{"avx512bf16", bf16 ? flash::avx512_bf16_level() : nullptr},
-          {"avx512", avx512 ? flash::avx512_level() : nullptr},
-          {"avx2", avx2 ? flash::avx2_level() : nullptr},
-          {"portable", flash::portable_level()}};
+  std::vector<const Level*> all{bf16 ? flash::avx512_bf16_level() : nullptr, avx512 ? flash::avx512_level() : nullptr,
+                                avx2 ? flash::avx2_level() : nullptr, flash::portable_level()};
+  std::erase(all, nullptr);
+  return all;
 }
 
 }  // namespace
 
 std::vector<std::string> flash_levels() {
   std::vector<std::string> names;
-  for (const NamedLevel& each : levels())
-    if (each.level) names.push_back(each.name);
+  for (const Level* each : levels()) names.push_back(each->name);
   return names;
 }
 
-std::unique_ptr<Kernel> make_flash_kernel(std::string_view level) {
-  for (const NamedLevel& each : levels())
-    if (each.level && (level.empty() || level == each.name)) return std::make_unique<FlashKernel>(*each.level);
+const Level& flash_level(std::string_view name) {
+  for (const Level* each : levels())
+    if (name.empty() || name == each->name) return *each;
   throw UserError(
-      cat("STARTRAIL_ISA=", level, " is not a level of this processor; valid levels: ", join(flash_levels())));
+      cat("STARTRAIL_ISA=", name, " is not a level of this processor; valid levels: ", join(flash_levels())));
+}
+
+const Level& flash_level() {
+  static const Level& level = []() -> const Level& {
+    const char* chosen = std::getenv("STARTRAIL_ISA");
+    return flash_level(chosen ? chosen : "");
+  }();
+  return level;
 }
 
 std::unique_ptr<Kernel> make_flash_kernel(const Level& level) { return std::make_unique<FlashKernel>(level); }
 
 const Kernel& flash_kernel() {
-  static const std::unique_ptr<Kernel> kernel = [] {
-    const char* chosen = std::getenv("STARTRAIL_ISA");
-    return make_flash_kernel(chosen ? chosen : "");
-  }();
-  return *kernel;
+  static const FlashKernel kernel(flash_level());
+  return kernel;
 }
 
 void flash_pack_only(const AttendInput& input, Running& running) {

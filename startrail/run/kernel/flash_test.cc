@@ -30,7 +30,7 @@ struct Tried {
 std::vector<Tried> tried() {
   std::vector<Tried> all;
   for (const std::string& level : flash_levels())
-    all.push_back({level, make_flash_kernel(level), level == "avx512bf16"});
+    all.push_back({level, make_flash_kernel(flash_level(level)), level == "avx512bf16"});
   all.push_back({"pairs", make_flash_kernel(*flash::Flash<PairsTwin>::level("pairs")), true});
   return all;
 }
@@ -227,7 +227,7 @@ TEST(FlashKernel, IsAsExactAsPyTorch) {
 
 TEST(FlashKernel, RefusesALevelThatIsNotThere) {
   try {
-    make_flash_kernel("sse9");
+    flash_level("sse9");
     FAIL();
   } catch (const UserError& error) {
     EXPECT_EQ(std::string(error.what()),

@@ -69,13 +69,15 @@ const Kernel& reference_kernel();
 // ATen's CPU flash attention per tile, computing in float32.
 const Kernel& aten_kernel();
 // Our own on the processor's vectors: float32, and bfloat16 (multiplied as such where the processor can, otherwise
-// widened). The environment's STARTRAIL_ISA names the level; otherwise it is the best the processor has.
+// widened).
 const Kernel& flash_kernel();
-std::vector<std::string> flash_levels();                            // of this processor, fastest first
-std::unique_ptr<Kernel> make_flash_kernel(std::string_view level);  // "": the first; UserError when it is not there
 namespace flash {
-struct Level;
+struct Level;  // flash_level.h
 }
+std::vector<std::string> flash_levels();  // of this processor, fastest first
+// The level in use: the one that the environment's STARTRAIL_ISA names, else the first. UserError when it is not there.
+const flash::Level& flash_level();
+const flash::Level& flash_level(std::string_view name);  // "": the first
 std::unique_ptr<Kernel> make_flash_kernel(const flash::Level& level);
 // What flash_kernel().attend() does to its inputs before and after it computes, and nothing else: for benchmarks.
 void flash_pack_only(const AttendInput& input, Running& running);
