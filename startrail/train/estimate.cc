@@ -44,10 +44,9 @@ struct Activations {
 Activations activations(const LlamaConfig& model, int64_t own, int64_t element) {
   const int64_t queries = model.heads * model.head_dim, keys = model.key_heads * model.head_dim;
   Activations a{own * model.dim * element, own * queries * element, own * model.heads * 4, 0, 0, 0};
-  const int64_t wide_row = own * model.dim * 4;
   // Counted from what autograd saves (ops.cc) and the widest moment beside it.
   a.before = 3 * a.row + 2 * own * (queries + 2 * keys) * element;
-  a.after = 3 * a.row + 2 * a.out + 3 * wide_row + own * model.hidden * (element < 4 ? 4 * element + 8 : 5 * 4);
+  a.after = 3 * a.row + 2 * a.out + own * model.hidden * (element < 4 ? 4 * element + 8 : 5 * 4);
   a.all = 4 * a.row + 2 * a.out + own * 2 * keys * element + 3 * own * model.hidden * element + a.lse;
   const bool narrow = element < 4;
   a.ends = 4 * a.row + std::min(own, loss_chunk(model.vocabulary)) * model.vocabulary * (narrow ? 14 : 12) +

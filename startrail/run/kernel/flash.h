@@ -6,6 +6,7 @@
 // running (out, lse) is the softmax state itself (maximum lse, sum 1): adding a block to it needs no merging.
 #pragma once
 
+#include "startrail/run/kernel/rows.h"
 #include "startrail/run/kernel/vectors.h"
 
 namespace startrail::flash {
@@ -483,8 +484,14 @@ struct Flash : Vectors<Level> {
            64 * 16;
   }
   static const startrail::flash::Level* level(const char* name) {
-    static const startrail::flash::Level made{
-        name, kLanes, kBackwardRows, run_forward, forward_scratch_bytes, run_backward, backward_scratch_bytes};
+    static const startrail::flash::Level made{name,
+                                              kLanes,
+                                              kBackwardRows,
+                                              run_forward,
+                                              forward_scratch_bytes,
+                                              run_backward,
+                                              backward_scratch_bytes,
+                                              RowsOf<Level>::work()};
     return &made;
   }
 };

@@ -1,9 +1,12 @@
 // What a processor level (flash_avx2.cc, ...) gives to flash.cc: attention of a few query rows to many keys, and the
-// gradients of a few keys from many query rows. Plain memory and plain types: these files are compiled for processors
-// this machine may not be, so they share no inline code with the rest of the program.
+// gradients of a few keys from many query rows; and to a model's other parts the work of rows_level.h. Plain memory and
+// plain types: these files are compiled for processors this machine may not be, so they share no inline code with the
+// rest of the program.
 #pragma once
 
 #include <cstdint>
+
+#include "startrail/run/kernel/rows_level.h"
 
 namespace startrail::flash {
 
@@ -62,6 +65,7 @@ struct Level {
   // Adds what keys [begin, end) of a range contribute to dq, and their dk and dv.
   void (*backward)(const Backward& work, int64_t range, int64_t begin, int64_t end, void* scratch);
   int64_t (*backward_scratch_bytes)(int64_t dim, int64_t keys);
+  RowWork rows;
 };
 
 // Null where the compiler does not have it; whether the processor does is the caller's to ask.

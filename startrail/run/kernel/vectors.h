@@ -1,5 +1,5 @@
 // The vectors of a processor level and what is made of them: arithmetic, products of small matrices, and bringing rows
-// into the layout those want. For the files compiled once per level (flash.h); each level's file says how wide
+// into the layout those want. For the files compiled once per level (flash.h, rows.h); each level's file says how wide
 // a vector is and, where the processor has one, what its bfloat16 dot product is called.
 //
 // Matrices are made of words: a float, or a pair of bfloat16 along the dimension that a product sums over.

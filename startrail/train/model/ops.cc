@@ -1,7 +1,11 @@
 #include "startrail/train/model/ops.h"
 
 #include <ATen/ATen.h>
+#include <ATen/Parallel.h>
 #include <torch/csrc/autograd/custom_function.h>
+
+#include "startrail/run/kernel/flash_level.h"
+#include "startrail/run/kernel/kernel.h"
 
 namespace startrail {
 namespace {
@@ -16,10 +20,10 @@ bool multiplies(const at::Tensor& x) {
   return x.scalar_type() != at::kBFloat16 || !x.is_cpu() || bfloat16;
 }
 
-// a * b, rounded once to the type of a.
+// a * b, rounded once to the type of b; a may be widened already.
 at::Tensor product(const at::Tensor& a, const at::Tensor& b) {
-  if (multiplies(a)) return at::mm(a, b);
-  return at::mm(a.to(at::kFloat), b.to(at::kFloat)).to(a.scalar_type());
+  if (multiplies(b)) return at::mm(a, b);
+  return at::mm(a.to(at::kFloat), b.to(at::kFloat)).to(b.scalar_type());
 }
 
 struct Linear : Function<Linear> {
@@ -33,10 +37,11 @@ struct Linear : Function<Linear> {
   static variable_list backward(AutogradContext* context, variable_list grads) {
     const auto saved = context->get_saved_variables();
     const at::Tensor dy = grads[0].contiguous();
+    const at::Tensor wide = multiplies(dy) ? dy : dy.to(at::kFloat);  // once for all of these
     at::Tensor dx, dbias;
-    if (context->needs_input_grad(0)) dx = product(dy, saved[1]);
-    if (context->saved_data["bias"].toBool()) dbias = dy.sum(0, false, at::kFloat).to(dy.scalar_type());
-    return {dx, product(dy.t(), saved[0]), dbias};
+    if (context->needs_input_grad(0)) dx = product(wide, saved[1]);
+    if (context->saved_data["bias"].toBool()) dbias = wide.sum(0, false, at::kFloat).to(dy.scalar_type());
+    return {dx, product(wide.t(), saved[0]), dbias};
   }
 };
 
@@ -55,8 +60,31 @@ struct Embed : Function<Embed> {
   }
 };
 
+// Whether the processor's vectors do it in one pass (flash_level().rows). The rest of each function is for other types
+// and devices.
+bool in_one_pass(const at::Tensor& x) {
+  return x.is_cpu() && (x.scalar_type() == at::kFloat || x.scalar_type() == at::kBFloat16);
+}
+bool narrow(const at::Tensor& x) { return x.scalar_type() == at::kBFloat16; }
+
+// Rows of so many elements, among the caller's threads.
+template <typename Work>
+void share_rows(int64_t rows, int64_t elements, const Work& work) {
+  at::parallel_for(0, rows, std::max<int64_t>(1, at::internal::GRAIN_SIZE / std::max<int64_t>(1, elements)), work);
+}
+
 struct RmsNorm : Function<RmsNorm> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& x, const at::Tensor& weight, double eps) {
+    if (in_one_pass(x)) {
+      const at::Tensor rows = x.contiguous(), gain = weight.contiguous();
+      const at::Tensor inverse = at::empty({x.size(0), 1}, x.options().dtype(at::kFloat)), y = at::empty_like(rows);
+      const flash::NormRows work = norm_rows(rows, gain, inverse);
+      share_rows(x.size(0), x.size(1), [&](int64_t begin, int64_t end) {
+        flash_level().rows.rms_norm(work, static_cast<float>(eps), y.data_ptr(), begin, end);
+      });
+      context->save_for_backward({rows, gain, inverse});
+      return y;
+    }
     const at::Tensor wide = x.to(at::kFloat);
     const at::Tensor inverse = at::rsqrt(wide.square().mean(-1, true) + eps);
     context->save_for_backward({x, weight, inverse});
@@ -65,30 +93,78 @@ struct RmsNorm : Function<RmsNorm> {
   static variable_list backward(AutogradContext* context, variable_list grads) {
     const auto saved = context->get_saved_variables();
     const at::Tensor &x = saved[0], &weight = saved[1], &inverse = saved[2];
+    if (in_one_pass(x)) {
+      const at::Tensor dy = grads[0].contiguous(), dx = at::empty_like(x);
+      // Sums of blocks that do not depend on the number of threads, and so neither does dweight.
+      constexpr int64_t kBlocks = 64;
+      const int64_t rows = x.size(0), block = (rows + kBlocks - 1) / kBlocks;
+      const at::Tensor sums = at::zeros({kBlocks, x.size(1)}, inverse.options());
+      const flash::NormRows work = norm_rows(x, weight, inverse);
+      share_rows(kBlocks, block * x.size(1), [&](int64_t first, int64_t last) {
+        for (int64_t i = first; i < last; ++i)
+          flash_level().rows.rms_norm_backward(work, dy.const_data_ptr(), dx.data_ptr(),
+                                               sums.data_ptr<float>() + i * x.size(1), std::min(rows, i * block),
+                                               std::min(rows, (i + 1) * block));
+      });
+      return {dx, sums.sum(0).to(weight.scalar_type()), at::Tensor()};
+    }
     const at::Tensor unit = x.to(at::kFloat) * inverse, dy = grads[0].to(at::kFloat);
     const at::Tensor dweight = (dy * unit).sum(0);
     const at::Tensor dunit = dy * weight.to(at::kFloat);
     const at::Tensor dx = (dunit - unit * (dunit * unit).mean(-1, true)) * inverse;
     return {dx.to(x.scalar_type()), dweight.to(weight.scalar_type()), at::Tensor()};
   }
+  static flash::NormRows norm_rows(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& inverse) {
+    return {narrow(x), x.size(1), x.const_data_ptr(), weight.const_data_ptr(), inverse.data_ptr<float>()};
+  }
 };
 
 struct Swiglu : Function<Swiglu> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& gate, const at::Tensor& up) {
-    context->save_for_backward({gate, up});
-    return at::silu(gate).mul_(up);
+    if (!in_one_pass(gate)) {
+      context->save_for_backward({gate, up});
+      return at::silu(gate).mul_(up);
+    }
+    const at::Tensor gates = gate.contiguous(), ups = up.contiguous(), y = at::empty_like(gates);
+    const flash::GatedRow work{narrow(gates), gates.const_data_ptr(), ups.const_data_ptr()};
+    share_rows(gates.numel(), 1,
+               [&](int64_t begin, int64_t end) { flash_level().rows.swiglu(work, y.data_ptr(), begin, end); });
+    context->save_for_backward({gates, ups});
+    return y;
   }
   static variable_list backward(AutogradContext* context, variable_list grads) {
     const auto saved = context->get_saved_variables();
     const at::Tensor &gate = saved[0], &up = saved[1];
-    return {at::silu_backward(grads[0] * up, gate), at::silu(gate).mul_(grads[0])};
+    if (!in_one_pass(gate)) return {at::silu_backward(grads[0] * up, gate), at::silu(gate).mul_(grads[0])};
+    const at::Tensor dy = grads[0].contiguous(), dgate = at::empty_like(gate), dup = at::empty_like(up);
+    const flash::GatedRow work{narrow(gate), gate.const_data_ptr(), up.const_data_ptr()};
+    share_rows(gate.numel(), 1, [&](int64_t begin, int64_t end) {
+      flash_level().rows.swiglu_backward(work, dy.const_data_ptr(), dgate.data_ptr(), dup.data_ptr(), begin, end);
+    });
+    return {dgate, dup};
   }
 };
 
-at::Tensor rotated(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin) {
-  const at::Tensor wide = x.to(at::kFloat), c = cos.unsqueeze(1), s = sin.unsqueeze(1);
-  const auto halves = wide.chunk(2, -1);
+// By the angles, or with sign -1 against them.
+at::Tensor rotated(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, float sign) {
   at::Tensor result = at::empty(x.sizes(), x.options());
+  if (in_one_pass(x)) {
+    const at::Tensor rows = x.stride(2) == 1 ? x : x.contiguous(), c = cos.contiguous(), s = sin.contiguous();
+    const flash::RotateRows work{narrow(x),
+                                 x.size(1),
+                                 x.size(2),
+                                 rows.const_data_ptr(),
+                                 rows.stride(0),
+                                 rows.stride(1),
+                                 c.const_data_ptr<float>(),
+                                 s.const_data_ptr<float>(),
+                                 sign};
+    share_rows(x.size(0), x.size(1) * x.size(2),
+               [&](int64_t begin, int64_t end) { flash_level().rows.rotate(work, result.data_ptr(), begin, end); });
+    return result;
+  }
+  const at::Tensor wide = x.to(at::kFloat), c = cos.unsqueeze(1), s = sin.unsqueeze(1) * sign;
+  const auto halves = wide.chunk(2, -1);
   auto into = result.chunk(2, -1);
   into[0].copy_((halves[0] * c).sub_(halves[1] * s));
   into[1].copy_((halves[1] * c).add_(halves[0] * s));
@@ -99,11 +175,11 @@ struct Rotate : Function<Rotate> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& x, const at::Tensor& cos,
                             const at::Tensor& sin) {
     context->save_for_backward({cos, sin});
-    return rotated(x, cos, sin);
+    return rotated(x, cos, sin, 1);
   }
   static variable_list backward(AutogradContext* context, variable_list grads) {
     const auto saved = context->get_saved_variables();
-    return {rotated(grads[0], saved[0], -saved[1]), at::Tensor(), at::Tensor()};
+    return {rotated(grads[0], saved[0], saved[1], -1), at::Tensor(), at::Tensor()};
   }
 };
 
