@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 
+#include <cmath>
 #include <cstring>
 
 #include "startrail/base/error.h"
@@ -30,6 +31,27 @@ Latent make_latent(const std::filesystem::path& file, Latent latent, const std::
     fail("has ", frames, " x ", height, " x ", width, " frames, rows and columns, fewer than the shape's ",
          wanted.frames, " x ", wanted.height, " x ", wanted.width, ": make the shape smaller or leave the file out");
   return latent;
+}
+
+// Numbers times the scale, in float32. Returns whether all are finite.
+template <class Number>
+bool convert(const char* bytes, int64_t count, float scale, float* out) {
+  bool finite = true;
+  for (int64_t i = 0; i < count; ++i) {
+    Number number;  // nothing says that numbers in a file are aligned
+    std::memcpy(&number, bytes + i * static_cast<int64_t>(sizeof number), sizeof number);
+    out[i] = static_cast<float>(number) * scale;
+    finite &= std::isfinite(out[i]);
+  }
+  return finite;
+}
+
+bool convert(at::ScalarType type, const char* bytes, int64_t count, double scale, float* out) {
+  const auto factor = static_cast<float>(scale);
+  if (type == at::kHalf) return convert<at::Half>(bytes, count, factor, out);
+  if (type == at::kBFloat16) return convert<at::BFloat16>(bytes, count, factor, out);
+  if (type == at::kDouble) return convert<double>(bytes, count, factor, out);
+  return convert<float>(bytes, count, factor, out);
 }
 
 }  // namespace
@@ -64,22 +86,20 @@ at::Tensor read_latent(const LatentPlace& place, const PictureShape& shape, cons
   const int64_t row = band.first_row + (all_rows - shape.height) / 2;
   const int64_t column = (all_columns - shape.width) / 2;
   const int64_t frames = band.end_frame - band.first_frame, rows = band.end_row - band.first_row;
-  // Copied as bytes, because nothing says that numbers in a file are aligned.
-  const at::Tensor raw = at::empty({channels, frames, rows, shape.width}, at::TensorOptions(latent.type));
-  const auto number = static_cast<int64_t>(raw.element_size()), row_bytes = shape.width * number;
-  auto* out = static_cast<char*>(raw.data_ptr());
+  at::Tensor result = at::empty({channels, frames, rows, shape.width});
+  const auto number = static_cast<int64_t>(c10::elementSize(latent.type));
+  auto* out = result.mutable_data_ptr<float>();
+  bool finite = true;
   for (int64_t c = 0; c < channels; ++c)
     for (int64_t t = 0; t < frames; ++t)
-      for (int64_t y = 0; y < rows; ++y, out += row_bytes) {
+      for (int64_t y = 0; y < rows; ++y, out += shape.width) {
         const int64_t from = ((c * all_frames + frame + t) * all_rows + row + y) * all_columns + column;
-        std::memcpy(out, file.data() + latent.offset + from * number, static_cast<size_t>(row_bytes));
+        finite &= convert(latent.type, file.data() + latent.offset + from * number, shape.width, scale, out);
       }
-  at::Tensor values = raw.to(at::kFloat);
-  if (scale != 1) values = values.mul(scale);
-  if (!at::isfinite(values).all().item<bool>())
+  if (!finite)
     throw UserError(
         cat(latent_name(place.file, latent), " holds numbers that are NaN or beyond float32: repair or remove it"));
-  return values;
+  return result;
 }
 
 }  // namespace startrail

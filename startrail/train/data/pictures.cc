@@ -112,6 +112,20 @@ void check_channels(const ImageHeader& header, const PictureShape& shape, const 
     throw UserError(cat(file.string(), " has colours, but the shape has 1 channel: give it 3, or gray pictures"));
 }
 
+// [channels or 1, rows, width] from 0 to 255 to colours, gray repeated. By hand, as are the sums before: libtorch's
+// operations would start threads for them, and every rank is one already.
+at::Tensor to_colours(const std::vector<float>& sums, int64_t channels, int64_t rows, int64_t width) {
+  at::Tensor result = at::empty({channels, 1, rows, width});
+  const int64_t plane = rows * width, planes = static_cast<int64_t>(sums.size()) / plane;
+  auto* out = result.mutable_data_ptr<float>();
+  for (int64_t channel = 0; channel < channels; ++channel, out += plane) {
+    const float* in = sums.data() + channel % planes * plane;
+    // Sums of rounded weights may end a hair beyond the range.
+    for (int64_t i = 0; i < plane; ++i) out[i] = std::clamp(in[i] / 127.5f - 1, -1.0f, 1.0f);
+  }
+  return result;
+}
+
 // Every input row is resampled once and added to the output rows it has a share in.
 at::Tensor read_image(const fs::path& file, ImageFormat format, const PicturesOptions& options,
                       const PictureBand& band) {
@@ -123,7 +137,7 @@ at::Tensor read_image(const fs::path& file, ImageFormat format, const PicturesOp
   check_channels(header, shape, file);
   const auto [down, across] =
       (options.fit == "crop" ? cover : stretch)(header.height, header.width, shape.height, shape.width);
-  at::Tensor result = at::zeros({header.channels, 1, rows, width});
+  std::vector<float> sums(static_cast<size_t>(header.channels * rows * width));
   std::vector<float> row(static_cast<size_t>(header.channels * width));
   int64_t unfinished = band.first_row;
   for (int64_t input = down.first(band.first_row); input < down.end(band.end_row - 1); ++input) {
@@ -132,13 +146,12 @@ at::Tensor read_image(const fs::path& file, ImageFormat format, const PicturesOp
     for (int64_t output = unfinished; output < band.end_row && down.first(output) <= input; ++output) {
       const float weight = down.weights_of(output)[input - down.first(output)];
       for (int64_t channel = 0; channel < header.channels; ++channel) {
-        float* out = result.mutable_data_ptr<float>() + (channel * rows + output - band.first_row) * width;
+        float* out = sums.data() + (channel * rows + output - band.first_row) * width;
         for (int64_t x = 0; x < width; ++x) out[x] += weight * row[static_cast<size_t>(channel * width + x)];
       }
     }
   }
-  // Sums of rounded weights may end a hair beyond the range.
-  return result.div_(127.5).sub_(1).clamp_(-1, 1).expand({shape.channels, 1, rows, width}).contiguous();
+  return to_colours(sums, shape.channels, rows, width);
 }
 
 ImageFormat format_of(PictureKind kind) { return kind == PictureKind::png ? ImageFormat::png : ImageFormat::jpeg; }
