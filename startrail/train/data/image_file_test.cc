@@ -301,5 +301,18 @@ TEST(ImageFile, FlippedBitsAreFoundOrHarmless) {
   EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
 }
 
+// Or else a picture would be read as if it had none.
+TEST(ImageFile, TransparencyIsNotLostToDamage) {
+  const TempFolder folder;
+  write_test_png(folder.path("a.png"), {.transparent = true});
+  const std::string bytes = bytes_of(folder.path("a.png"));
+  for (size_t place = 0; place < bytes.find("IDAT") - 4; ++place)
+    for (int bit = 0; bit < 8; ++bit) {
+      std::string damaged = bytes;
+      damaged[place] ^= static_cast<char>(1 << bit);
+      EXPECT_NE(refusal(folder.write(cat(place, "-", bit, ".png"), damaged)), "no error") << place << " bit " << bit;
+    }
+}
+
 }  // namespace
 }  // namespace startrail
