@@ -85,6 +85,19 @@ Outcome run_model(const DitConfig& shape, const at::Tensor& row, const at::Tenso
   return outcome;
 }
 
+// Every gradient within 1e-4 of what it should be, in norm. That of a key's bias is zero but for rounding, as it moves
+// all scores of a row alike: it is held to the size of the query's.
+void expect_like(const std::map<std::string, at::Tensor>& gradients,
+                 const std::function<at::Tensor(const std::string&)>& expected) {
+  for (const auto& [name, gradient] : gradients) {
+    std::string yardstick = name;
+    if (const size_t key = name.find("to_k.bias"); key != std::string::npos) yardstick.replace(key, 4, "to_q");
+    const double size = expected(yardstick).to(at::kDouble).norm().item<double>();
+    EXPECT_LT((gradient - expected(name)).norm().item<double>(), 1e-4 * size) << name;
+    EXPECT_GT(size, 0) << name;
+  }
+}
+
 TEST(Dit, IsLikeDiffusersAndBack) {
   const TempFolder folder;
   python(cat("dit_reference.py make ", folder.path()));
@@ -100,19 +113,18 @@ TEST(Dit, IsLikeDiffusersAndBack) {
         {reference.at("time").item<double>(), reference.at("label").item<int64_t>()}};
     const at::Tensor expected =
         to_patches(reference.at("output").narrow(0, 0, shape.channels).unsqueeze(1), shape.patch);
-    const auto expect_like = [&](const std::string& grid, int ranks, bool recompute) {
+    const auto expect_same = [&](const std::string& grid, int ranks, bool recompute) {
       SCOPED_TRACE(cat(grid, " on ", ranks, recompute ? ", recomputing" : ""));
       const Outcome outcome =
           run_model(shape, row, picture.unsqueeze(0), target.unsqueeze(0), conditions, grid, ranks, recompute);
       EXPECT_LT(relative(outcome.output, expected), 1e-5);
       EXPECT_NEAR(outcome.loss, reference.at("loss").item<double>(), 1e-5 * outcome.loss);
-      for (const auto& [name, gradient] : outcome.gradients)
-        EXPECT_LT(relative(gradient, reference.at("grad." + name)), 1e-4) << name;
+      expect_like(outcome.gradients, [&](const std::string& name) { return reference.at("grad." + name); });
     };
-    expect_like("ring", 1, true);
-    expect_like("ring", 1, false);
+    expect_same("ring", 1, true);
+    expect_same("ring", 1, false);
     if (kind == std::string("plain"))
-      for (const char* grid : kGrids) expect_like(grid, 8, true);
+      for (const char* grid : kGrids) expect_same(grid, 8, true);
     const auto loaded = load_model(made, at::kFloat);
     EXPECT_EQ(export_model(*loaded, made / "out", at::kFloat), "diffusion_pytorch_model.safetensors");
   }
@@ -272,7 +284,7 @@ TEST(Dit, OfEveryFormIsTheReferenceOnOneRankAndOnMany) {
     shape.patch = {frames > 1 ? 2 : 1, 2, 4};
     const at::Tensor row = random_row(shape, 3);
     const at::Tensor pictures = at::randn({2, 3, frames, 16, 24}), targets = at::randn({2, 3, frames, 16, 24});
-    const std::vector<Condition> both{{640.5, classes > 0 ? 2 : -1}, {12, -1}};
+    const std::vector<Condition> both{{61.5, classes > 0 ? 2 : -1}, {12, -1}};
     const Reference reference(shape, row);
     const at::Tensor expected = at::cat({to_patches(reference(pictures[0], both[0]), shape.patch),
                                          to_patches(reference(pictures[1], both[1]), shape.patch)});
@@ -288,10 +300,8 @@ TEST(Dit, OfEveryFormIsTheReferenceOnOneRankAndOnMany) {
       const Outcome packed = run_model(shape, row, pictures, targets, both, grid, ranks, true);
       EXPECT_LT(relative(packed.output, expected), 1e-5);
       EXPECT_NEAR(packed.loss, (first.loss + second.loss) / 2, 1e-5 * packed.loss);
-      for (const auto& [name, gradient] : packed.gradients) {
-        const at::Tensor mean = (first.gradients.at(name) + second.gradients.at(name)) / 2;
-        EXPECT_LT((gradient - mean).norm().item<double>(), 1e-4 * mean.norm().item<double>() + 1e-9) << name;
-      }
+      expect_like(packed.gradients,
+                  [&](const std::string& name) { return (first.gradients.at(name) + second.gradients.at(name)) / 2; });
     }
   }
 }
