@@ -116,6 +116,7 @@ TEST(PictureSource, GivesEveryPictureOnceInAnEpochWithItsClass) {
 TEST(PictureSource, IsTheSameOnAnyNumberOfRanksAndInAnyLayout) {
   PictureSourceOptions options;
   options.together = 3;
+  options.validation = 0.5;
   const PictureSource source(std::make_shared<Numbers>(), nullptr, shape(), options);
   for (bool training : {true, false}) {
     const Example one = whole_example(source, 0, training, 1, Order::contiguous);
