@@ -179,7 +179,7 @@ struct EvaluateFlags {
 
 // A DiT's loss on held-out pictures, and whether a classifier recognises what it draws.
 void evaluate_dit(const EvaluateFlags& flags, const fs::path& folder) {
-  constexpr int64_t kHeldOut = 2000, kSteps = 400, kDrawn = 200;
+  constexpr int64_t kHeldOut = 2000, kSteps = 200, kDrawn = 200;
   if (!fs::exists(folder / "training.json"))
     throw UserError(cat(folder.string(), " is not of a run, which says what it was trained on: give a run's folder"));
   TrainConfig config;

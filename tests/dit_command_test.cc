@@ -1,0 +1,138 @@
+// A DiT as users meet it: training on shapes and on folders, drawing, exporting, and what is refused.
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "startrail/base/testing.h"
+#include "startrail/train/data/image_file.h"
+#include "startrail/train/data/shapes.h"
+#include "startrail/train/tensor_file.h"
+#include "tests/command.h"
+
+namespace startrail {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+class DitCommand : public testing::Test {
+ protected:
+  // A run of a few steps of a tiny model.
+  std::string train(const std::string& data, const std::string& more = "") const {
+    return cat("train --set model.preset=dit-tiny --set model.layers=1 --set model.dim=32 --set train.steps=3 ",
+               "--set run.folder=", folder_.path("run"), " --set data.path=", data, " ", more);
+  }
+  static void expect(const std::string& command, int code, const std::vector<std::string>& parts) {
+    const Ended ended = run_command(command);
+    EXPECT_EQ(ended.code, code) << command << "\n" << ended.text;
+    for (const std::string& part : parts)
+      EXPECT_NE(ended.text.find(part), std::string::npos) << part << " in\n" << ended.text;
+  }
+  // `each` shapes of every class as PNG files of `side`.
+  std::string pictures(int each, int64_t side) const {
+    const PictureShape shape{3, 1, side, side};
+    for (int64_t i = 0; i < 4 * each; ++i) {
+      const fs::path folder = fs::path(folder_.path("pictures")) / shape_classes()[i % 4];
+      fs::create_directories(folder);
+      const at::Tensor drawn = draw_shape(1, i, shape, {0, 1, 0, side}).squeeze(1).permute({1, 2, 0});
+      write_png(folder / cat(i, ".png"), ((drawn + 1) * 127.5).to(at::kByte).contiguous());
+    }
+    return folder_.path("pictures");
+  }
+
+  TempFolder folder_;
+};
+
+TEST_F(DitCommand, TrainsOnShapesDrawsAndGoesOn) {
+  const std::string run = folder_.path("run");
+  expect(train("shapes", "--set parallel.ranks=4 --set train.ema=0.9 --set train.tokens=128"), 0,
+         {"DiT, 1 layers, dim 32", "32 x 32 with 3 channels in patches of 4 x 4, 4 classes, flow", "generated pictures",
+          "contiguous", "step 3/3", "mean square", "validation loss", "samples.png"});
+  EXPECT_TRUE(fs::exists(run + "/samples.png"));
+  expect(cat("train --resume ", run, " --set train.steps=5 --set parallel.ranks=2"), 0, {"from step 3", "step 5/5"});
+  expect(cat("train --resume ", run, " --set train.steps=6 --set model.objective=ddpm"), 2,
+         {"model.objective = \"ddpm\" is not what", "has, \"flow\": leave it out"});
+  expect(cat("train --from ", run, "/checkpoints/latest --set model.objective=ddpm --set data.path=shapes --set ",
+             "train.steps=1 --set run.folder=", folder_.path("other")),
+         0, {"classes, ddpm"});
+  // The same pictures on other ranks, to the last bit but rounding.
+  const std::string sample = cat("sample --checkpoint ", run, " --classes 1,-1 --count 2 --steps 4 --seed 5 --out ");
+  expect(sample + folder_.path("one.safetensors"), 0, {"4 pictures", "4 steps of Euler, guidance 4"});
+  expect(sample + folder_.path("four.safetensors") + " --ranks 4 --grid startrail:2", 0, {"4 pictures"});
+  const at::Tensor one = read_tensors(folder_.path("one.safetensors")).at("pictures");
+  EXPECT_EQ(one.sizes(), at::IntArrayRef({4, 3, 1, 32, 32}));
+  const at::Tensor four = read_tensors(folder_.path("four.safetensors")).at("pictures");
+  EXPECT_LT((one - four).norm().item<double>(), 1e-4 * one.norm().item<double>());
+  expect(sample + folder_.path("sub/grid.png"), 0, {"grid.png"});
+  EXPECT_TRUE(fs::exists(folder_.path("sub/grid.png")));
+  expect(cat("export --checkpoint ", run, " --out ", folder_.path("out")), 0,
+         {"diffusion_pytorch_model.safetensors", "DiTTransformer2DModel"});
+  expect(cat("sample --checkpoint ", folder_.path("out"), " --count 1 --steps 2 --out ", folder_.path("a.png")), 0,
+         {"4 pictures"});
+  expect(cat("evaluate --checkpoint ", run, " --windows 2"), 0, {"mean square, 2 sequences"});
+}
+
+TEST_F(DitCommand, TrainsOnFoldersOfPicturesAndLatents) {
+  const std::string data = pictures(6, 40);
+  expect(train(data, "--set data.fit=resize"), 0, {"24 PNG pictures in 4 classes", "4 classes, flow", "step 3/3"});
+  // Latents of a video, without classes.
+  const std::string file = folder_.path("videos/a.safetensors");
+  fs::create_directories(folder_.path("videos"));
+  const int64_t begin = make_tensor_file(file, {{"x", at::kFloat, {4, 4, 8, 8}}, {"y", at::kFloat, {4, 4, 8, 8}}});
+  write_at(file, begin, at::randn({2, 4, 4, 8, 8}));
+  fs::remove_all(folder_.path("run"));
+  expect(train(folder_.path("videos"),
+               "--set model.channels=4 --set model.frames=4 --set model.height=8 --set model.width=8 --set "
+               "model.patch_frames=2 --set model.heads=2 --set data.validation=0 --set parallel.ranks=2 --set "
+               "model.positions=rotary"),
+         0, {"4 x 8 x 8 with 4 channels in patches of 2 x 4 x 4, 0 classes", "step 3/3"});
+  expect(cat("sample --checkpoint ", folder_.path("run"), " --out ", folder_.path("x.png")), 2,
+         {"latents of 4 channels", ".safetensors"});
+  expect(cat("sample --checkpoint ", folder_.path("run"), " --steps 2 --count 1 --out ", folder_.path("x.safetensors")),
+         0, {"1 pictures"});
+  expect(cat("export --checkpoint ", folder_.path("run"), " --out ", folder_.path("out")), 0, {"StarTrail only"});
+}
+
+TEST_F(DitCommand, NamesTheBadFileOrGoesOnWithoutIt) {
+  const std::string data = pictures(4, 32);
+  const fs::path victim = fs::path(data) / "cross" / "1.png";
+  fs::resize_file(victim, fs::file_size(victim) / 2);
+  expect(train(data, "--set train.batch=16"), 2, {victim.string(), "is damaged or truncated", "data.on_error=skip"});
+  fs::remove_all(folder_.path("run"));
+  expect(train(data, "--set train.batch=16 --set data.on_error=skip --set parallel.ranks=4"), 0,
+         {"step 3/3", "skipped           1 file that could not be used; the first:", victim.string()});
+  fs::remove_all(folder_.path("run"));
+  const Ended ended = run_command(train(data, "--set train.batch=16 --set data.on_error=skip --json"));
+  EXPECT_EQ(json::parse(ended.text)["skipped_files"], 1);
+  fs::remove_all(folder_.path("run"));
+  folder_.write("pictures/square/empty.png", "");
+  expect(train(data), 2, {"empty.png"});
+  fs::remove(folder_.path("pictures/square/empty.png"));
+  fs::create_directory(folder_.path("pictures/wedge"));
+  expect(train(data), 2, {"wedge"});
+  fs::remove(folder_.path("pictures/wedge"));
+  expect(train(data, "--set model.channels=4"), 2, {"channels"});
+  expect(train(folder_.path("nowhere")), 2, {"nowhere"});
+}
+
+TEST_F(DitCommand, RefusesWhatIsNotForItsKind) {
+  expect(train("shapes", "--set model.vocabulary=300"), 2, {"model.vocabulary is for a GPT"});
+  expect(train("shapes", "--set train.tokens=100"), 2, {"must be a multiple of the 64 tokens of a picture"});
+  expect(train("shapes", "--set model.height=30"), 2, {"model patch_height 4 must divide height 30"});
+  expect(train("shapes", "--set model.classes=2"), 2, {"the data has 4 classes, but the model only 2"});
+  expect("train --set data.path=. --set model.classes=3", 2, {"model.classes is for a DiT"});
+  expect(train("shapes", "--set model.heads=3"), 2, {"model.heads 3 must divide model.dim 32"});
+  expect(train("shapes"), 0, {"step 3/3"});
+  const std::string sample = cat("sample --checkpoint ", folder_.path("run"), " ");
+  expect(sample + "--prompt hello", 2, {"--prompt is for a GPT", "holds a DiT"});
+  expect(sample + "--classes 7", 2, {"--classes 7 is not known: this model has 0 to 3, and -1 for none"});
+  expect(sample + "--steps 0", 2, {"steps 0 must be 1 to 1000"});
+  expect(sample + "--out a.jpg", 2, {"must end in .png"});
+  expect(sample + "--count 0", 2, {"--count 0 must be 1 or more"});
+  expect(cat("evaluate --checkpoint ", folder_.path("run"), " --data /nowhere"), 2, {"/nowhere"});
+}
+
+}  // namespace
+}  // namespace startrail
