@@ -2,7 +2,9 @@
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
+#include <fstream>
 #include <iostream>
 #include <nlohmann/json.hpp>
 
@@ -48,7 +50,7 @@ struct SampleFlags {
   std::string out = "samples.png", classes, grid = "auto";
   int64_t count = 4, steps = 50;
   int ranks = 1;
-  double guidance = 4;
+  std::optional<double> guidance;
 };
 
 Which which(bool last) { return last ? Which::last : Which::mean; }
@@ -112,6 +114,23 @@ void write_text_sample(const SampleFlags& flags, const fs::path& folder) {
   std::cout << "\n";
 }
 
+// Guidance as given, or 4 where the model has learned to draw without a class too.
+double guidance_of(const std::optional<double>& given, const DitConfig& shape, const fs::path& folder) {
+  bool guided = shape.classes > 0;
+  if (guided && fs::exists(folder / "training.json")) {
+    TrainConfig config;
+    read_toml_text(settings_of(config), read_state(folder).settings, (folder / "training.json").string());
+    guided = config.data.class_dropout > 0;
+  }
+  if (!given) return guided ? 4 : 1;
+  if (!std::isfinite(*given)) throw UserError(cat("--guidance ", *given, " must be a number such as 4"));
+  if (!guided && *given != 1)
+    throw UserError(
+        cat("--guidance ", *given, " cannot be: this model ",
+            shape.classes > 0 ? "was never trained without a class (data.class_dropout = 0)" : "has no classes"));
+  return *given;
+}
+
 // A picture for each class and count, drawn by any grid of ranks.
 void draw_sample(const SampleFlags& flags, const fs::path& folder) {
   const DitConfig shape = std::get<DitConfig>(read_config(folder));
@@ -122,8 +141,11 @@ void draw_sample(const SampleFlags& flags, const fs::path& folder) {
   if (kind == ".png" && shape.channels != 1 && shape.channels != 3)
     throw UserError(cat("this model draws latents of ", shape.channels, " channels, which are no pictures yet: ",
                         "give --out a name that ends in .safetensors, and decode them"));
-  if (flags.count < 1) throw UserError(cat("--count ", flags.count, " must be 1 or more"));
-  if (flags.ranks < 1) throw UserError(cat("--ranks ", flags.ranks, " must be 1 or more"));
+  if (flags.count < 1 || flags.count > 1'000'000)
+    throw UserError(cat("--count ", flags.count, " must be 1 to 1000000"));
+  if (flags.ranks < 1 || flags.ranks > shape.tokens())
+    throw UserError(cat("--ranks ", flags.ranks, " must be 1 to ", shape.tokens(), ", the tokens of a picture"));
+  const double guidance = guidance_of(flags.guidance, shape, folder);
   std::vector<int64_t> classes;
   if (!flags.classes.empty())
     for (const std::string& part : split(flags.classes, ',')) classes.push_back(parse_int(part, "class"));
@@ -134,7 +156,7 @@ void draw_sample(const SampleFlags& flags, const fs::path& folder) {
     if (one >= shape.classes || one < -1)
       throw UserError(cat("--classes ", one, " is not known: this model has ",
                           shape.classes > 0 ? cat("0 to ", shape.classes - 1, ", and -1 for none") : "none"));
-  DrawOptions options{{}, flags.steps, flags.guidance, flags.options.seed};
+  DrawOptions options{{}, flags.steps, guidance, flags.options.seed};
   for (int64_t one : classes) options.labels.insert(options.labels.end(), flags.count, one);
   sampling_levels(shape.objective, flags.steps);  // throws for a number of steps that cannot be
 
@@ -147,6 +169,9 @@ void draw_sample(const SampleFlags& flags, const fs::path& folder) {
   check_config(config, shape);
   const AttentionOptions attention = attention_options(config);
   const auto model = load_dit(folder, parse_type(flags.dtype), which(flags.last));
+  // Tried before the work, not after.
+  if (!out.parent_path().empty()) fs::create_directories(out.parent_path());
+  if (!std::ofstream(out, std::ios::app)) throw UserError(cat("--out ", out.string(), " cannot be written"));
   Progress progress("drawing");
   at::Tensor pictures;
   run_ranks(flags.ranks, thread_count({}), [&](const std::shared_ptr<Group>& group) {
@@ -156,7 +181,6 @@ void draw_sample(const SampleFlags& flags, const fs::path& folder) {
     });
     if (group->rank() == 0) pictures = drawn;
   });
-  if (!out.parent_path().empty()) fs::create_directories(out.parent_path());
   if (kind == ".png") {
     write_png(out, picture_grid(pictures, flags.count));
   } else {
@@ -165,7 +189,7 @@ void draw_sample(const SampleFlags& flags, const fs::path& folder) {
   }
   std::cout << out.string() << ": " << pictures.size(0) << " pictures, a row for each of the classes " << join(classes)
             << "; " << flags.steps << (shape.objective == "flow" ? " steps of Euler" : " steps of DDIM")
-            << ", guidance " << flags.guidance << "\n";
+            << ", guidance " << guidance << "\n";
 }
 
 // --- evaluate
@@ -173,8 +197,8 @@ void draw_sample(const SampleFlags& flags, const fs::path& folder) {
 struct EvaluateFlags {
   std::string checkpoint, data, dtype = "float32";
   int64_t tokens = 0, windows = 0, buckets = 16;
-  bool json = false, recognise = false;
-  double guidance = 4;
+  bool json = false, recognise = false, last = false;
+  std::optional<double> guidance;
 };
 
 // A DiT's loss on held-out pictures, and whether a classifier recognises what it draws.
@@ -183,27 +207,37 @@ void evaluate_dit(const EvaluateFlags& flags, const fs::path& folder) {
   if (!fs::exists(folder / "training.json"))
     throw UserError(cat(folder.string(), " is not of a run, which says what it was trained on: give a run's folder"));
   TrainConfig config;
-  read_toml_text(settings_of(config), read_state(folder).settings, (folder / "training.json").string());
+  const TrainingState state = read_state(folder);
+  read_toml_text(settings_of(config), state.settings, (folder / "training.json").string());
   if (!flags.data.empty()) config.data.path = config.data.validation_path = flags.data;
   config.validate.windows = flags.windows;
-  const auto model = load_dit(folder, parse_type(flags.dtype));
+  const auto model = load_dit(folder, parse_type(flags.dtype), which(flags.last));
   const DitConfig& shape = model->shape();
-  PicturesOptions options = pictures_options(config, shape);
+  const double guidance = guidance_of(flags.guidance, shape, folder);
+  const PicturesOptions options = pictures_options(config, shape);
   const auto pictures = open_pictures(options);
-  options.path = config.data.validation_path;
-  const PictureSource source(pictures, options.path.empty() ? nullptr : open_pictures(options), shape,
-                             picture_source_options(config, shape));
+  const PictureSource source(
+      pictures, config.data.validation_path.empty() ? nullptr : open_pictures(pictures_options(config, shape, true)),
+      shape, picture_source_options(config, shape));
+  if (!state.classes.empty() && pictures->classes() != state.classes)
+    throw UserError(cat("the data has the classes ", join(pictures->classes()), ", but the run was trained on ",
+                        join(state.classes), ": their numbers would mean other things"));
+  if (flags.data.empty() && source.fingerprint() != state.data)
+    std::cerr << "startrail: warning: the data in " << config.data.path
+              << " is not what the run held out and trained on: this loss cannot be compared with the run's\n";
   if (source.validation_count() == 0) throw UserError("this run held no pictures out: give --data");
-  nlohmann::json json;
+  nlohmann::json json{{"sequences", source.validation_count()}};
   Progress progress(cat("evaluating ", source.validation_count(), " sequences"));
   run_ranks(1, thread_count({}), [&](const std::shared_ptr<Group>& group) {
     const AttentionOptions attention;
     json["loss"] = validate(*model, source, attention, *group, group, 0).loss;
     if (!flags.recognise) return;
+    if (shape.channels != 1 && shape.channels != 3) throw UserError("--recognise is for pictures, not for latents");
     if (shape.classes < 2) throw UserError("--recognise needs a model that was told the classes of its pictures");
     progress.show("training a classifier");
-    const Recogniser recogniser(*pictures, options.shape, std::min(kHeldOut, pictures->count() / 4), kSteps, 1);
-    DrawOptions drawing{{}, 50, flags.guidance, 1};
+    const Recogniser recogniser(*pictures, options.shape, std::min(kHeldOut, pictures->count() / 4), kSteps, 1,
+                                options.skip_bad);
+    DrawOptions drawing{{}, 50, guidance, 1};
     const auto classes = static_cast<int64_t>(pictures->classes().size());
     for (int64_t i = 0; i < kDrawn; ++i) drawing.labels.push_back(i % classes);
     const at::Tensor drawn = draw(*model, drawing, attention, group, [&](double done) {
@@ -221,12 +255,16 @@ void evaluate_dit(const EvaluateFlags& flags, const fs::path& folder) {
     std::cout << json.dump(2) << "\n";
     return;
   }
-  std::cout << "loss " << fixed(json["loss"], 4) << " mean square, " << source.validation_count() << " sequences\n";
+  std::cout << "loss " << fixed(json["loss"], 4) << " mean square, " << source.validation_count() << " sequences, "
+            << (flags.last || !fs::exists(folder / "ema.safetensors") ? "the last weights" : "the mean of the weights")
+            << "\n";
+  if (const Skipped skipped = source.skipped(); skipped.count > 0)
+    std::cout << skipped.count << " files that could not be used were left out\n";
   if (!flags.recognise) return;
   std::cout << "a classifier trained on the same pictures is right about "
             << fixed(100 * json["classifier_accuracy"].get<double>(), 1) << "% of held-out ones,\nand recognises "
             << fixed(100 * json["recognised"].get<double>(), 1) << "% of " << kDrawn << " drawn ones (guidance "
-            << flags.guidance << ")\n\n";
+            << guidance << ")\n\n";
   std::vector<std::vector<std::string>> rows{{"class", "recognised"}};
   for (const auto& [name, share] : json["recognised_by_class"].items())
     rows.push_back({name, fixed(100 * share.get<double>(), 1) + "%"});
@@ -236,14 +274,15 @@ void evaluate_dit(const EvaluateFlags& flags, const fs::path& folder) {
 void run_evaluate(const EvaluateFlags& flags) {
   const fs::path folder = model_folder(flags.checkpoint);
   if (std::holds_alternative<DitConfig>(read_config(folder))) return evaluate_dit(flags, folder);
-  if (flags.recognise) throw UserError("--recognise is for a DiT's pictures: leave it out");
+  if (flags.recognise || flags.guidance)
+    throw UserError("--recognise and --guidance are for a DiT's pictures: leave them out");
   TrainConfig config;
   TrainingState state;
   if (fs::exists(folder / "training.json")) {
     state = read_state(folder);
     read_toml_text(settings_of(config), state.settings, (folder / "training.json").string());
   }
-  const auto model = load_llama(folder, parse_type(flags.dtype));
+  const auto model = load_llama(folder, parse_type(flags.dtype), which(flags.last));
   settle(config, model->shape());
   CorpusOptions corpus = corpus_options(config, model->shape().vocabulary);
   if (!flags.data.empty()) {
@@ -306,9 +345,11 @@ void run_export(const ExportFlags& flags) {
   const ModelConfig config = read_config(folder);
   const auto* dit = std::get_if<DitConfig>(&config);
   std::cout << flags.out << ": config.json and " << file << " (" << flags.dtype << "), for "
-            << (!dit              ? "transformers' LlamaForCausalLM.from_pretrained"
-                : dit->is_plain() ? "diffusers' DiTTransformer2DModel.from_pretrained"
-                                  : "StarTrail only: diffusers has no such form of a DiT")
+            << (!dit                                          ? "transformers' LlamaForCausalLM.from_pretrained"
+                : dit->is_plain() && dit->objective == "flow" ? "diffusers' DiTTransformer2DModel.from_pretrained (it "
+                                                                "predicts a velocity: use a flow-matching scheduler)"
+                : dit->is_plain()                             ? "diffusers' DiTTransformer2DModel.from_pretrained"
+                                                              : "StarTrail only: diffusers has no such form of a DiT")
             << "\n";
 }
 
@@ -345,7 +386,7 @@ void add_sample(CLI::App& app) {
   CLI::Option* count = command->add_option("--count", flags->count, "DiT: pictures of each class");
   CLI::Option* steps = command->add_option("--steps", flags->steps, "DiT: from noise to picture, 1 to 1000");
   CLI::Option* guidance =
-      command->add_option("--guidance", flags->guidance, "DiT: 1: none; more makes the class clearer");
+      command->add_option("--guidance", flags->guidance, "DiT: 1: none; more makes the class clearer; otherwise 4");
   CLI::Option* ranks = command->add_option("--ranks", flags->ranks, "DiT: ranks that share a picture");
   CLI::Option* grid = command->add_option("--grid", flags->grid, "DiT: how they share it, as in train");
   for (CLI::Option* one : {out, classes, count, steps, guidance, ranks, grid}) one->capture_default_str();
@@ -387,7 +428,8 @@ void add_evaluate(CLI::App& app) {
       ->capture_default_str();
   command->add_flag("--recognise", flags->recognise,
                     "DiT: also train a classifier on the data, and say how many drawn pictures it recognises");
-  command->add_option("--guidance", flags->guidance, "DiT: of these pictures")->capture_default_str();
+  command->add_option("--guidance", flags->guidance, "DiT: of these pictures");
+  command->add_flag("--last", flags->last, kLastHelp);
   command->add_option("--dtype", flags->dtype, "float32 or bfloat16")->capture_default_str();
   command->add_flag("--json", flags->json, "Print the result as JSON");
   command->footer("Example: startrail evaluate --checkpoint runs/gpt --buckets 8");

@@ -241,6 +241,7 @@ void draw_pictures(const Plan& plan) {
   if (shape.tokens() > kMostTokens || (shape.channels != 1 && shape.channels != 3)) return;
   const auto model = load_dit(find_checkpoint(plan.config.run.folder), at::kFloat);
   DrawOptions options;
+  if (plan.config.data.class_dropout == 0) options.guidance = 1;  // it cannot draw without a class
   for (int64_t i = 0; i < kEach * std::clamp<int64_t>(shape.classes, 1, kMostClasses); ++i)
     options.labels.push_back(shape.classes > 0 ? i / kEach : -1);
   const Progress progress("drawing samples");

@@ -54,6 +54,13 @@ void check_data(const TrainConfig& config, const TrainConfig& before, const Trai
                       ": restore it, or go on with --set data.allow_changed=true"));
 }
 
+// Weights know classes by their numbers only.
+void check_classes(const Source& source, const TrainingState& state, const fs::path& origin) {
+  if (!state.classes.empty() && source.classes() != state.classes)
+    throw UserError(cat("the data has the classes ", join(source.classes()), ", but ", origin.string(),
+                        " was trained on ", join(state.classes), ": their numbers would mean other things"));
+}
+
 // A preset given beside a model that is there must be the model's own.
 void check_preset(const TrainConfig& config, const ModelConfig& held, const fs::path& origin) {
   TrainConfig bare;
@@ -70,16 +77,16 @@ void check_preset(const TrainConfig& config, const ModelConfig& held, const fs::
 std::string open_source(Plan& plan, bool new_model) {
   const TrainConfig& config = plan.config;
   if (auto* model = std::get_if<DitConfig>(&plan.model)) {
-    PicturesOptions options = pictures_options(config, *model);
-    const auto pictures = open_pictures(options);
-    options.path = config.data.validation_path;
-    const auto held_out = options.path.empty() ? nullptr : open_pictures(options);
+    const auto pictures = open_pictures(pictures_options(config, *model));
+    const auto held_out = config.data.validation_path.empty()
+                              ? nullptr
+                              : open_pictures(pictures_options(config, *model, /*held_out=*/true));
     const auto classes = static_cast<int64_t>(pictures->classes().size());
     if (new_model && config.model.classes < 0) model->classes = classes > 1 ? classes : 0;
     check_config(config, plan.model);
     plan.source =
         std::make_shared<const PictureSource>(pictures, held_out, *model, picture_source_options(config, *model));
-    return pictures->fingerprint();
+    return plan.source->fingerprint();
   }
   auto& model = std::get<LlamaConfig>(plan.model);
   const Corpora data = open_data(corpus_options(config, model.vocabulary));
@@ -127,6 +134,8 @@ Plan resolve(const TrainFlags& flags) {
                               : changed_model(config, held, origin.string(), /*start=*/checkpoint.empty());
   settle(plan.config, plan.model);
   const std::string fingerprint = open_source(plan, origin.empty());
+  if (!flags.from.empty() && fs::exists(origin / "training.json"))
+    check_classes(*plan.source, read_state(origin), origin);
   if (!checkpoint.empty()) {
     check_order(plan.config, before, checkpoint);
     check_data(plan.config, before, state, fingerprint, checkpoint);

@@ -71,7 +71,14 @@ TEST_F(DitCommand, TrainsOnShapesDrawsAndGoesOn) {
          {"diffusion_pytorch_model.safetensors", "DiTTransformer2DModel"});
   expect(cat("sample --checkpoint ", folder_.path("out"), " --count 1 --steps 2 --out ", folder_.path("a.png")), 0,
          {"4 pictures"});
-  expect(cat("evaluate --checkpoint ", run, " --windows 2"), 0, {"mean square, 2 sequences"});
+  expect(cat("evaluate --checkpoint ", run, " --windows 2"), 0, {"mean square, 2 sequences, the mean of the weights"});
+  expect(cat("evaluate --checkpoint ", run, " --windows 2 --last"), 0, {"the last weights"});
+  // Another split would train on what was held out.
+  expect(cat("train --resume ", run, " --set train.steps=9 --set data.validation=0.5"), 2,
+         {"is not what it was at the checkpoint", "data.validation is 0.5 and was 0.05"});
+  expect(cat("train --from ", run, "/checkpoints/latest --set model.classes=0 --set data.path=shapes --set run.folder=",
+             folder_.path("third")),
+         2, {"model.classes = 0 is not what"});
 }
 
 TEST_F(DitCommand, TrainsOnFoldersOfPicturesAndLatents) {
@@ -113,7 +120,7 @@ TEST_F(DitCommand, NamesTheBadFileOrGoesOnWithoutIt) {
   fs::create_directory(folder_.path("pictures/wedge"));
   expect(train(data), 2, {"wedge"});
   fs::remove(folder_.path("pictures/wedge"));
-  expect(train(data, "--set model.channels=4"), 2, {"channels"});
+  expect(train(data, "--set model.channels=4"), 2, {"cannot have 4 channels: give 3, or 1 for gray ones"});
   expect(train(folder_.path("nowhere")), 2, {"nowhere"});
 }
 
@@ -130,7 +137,11 @@ TEST_F(DitCommand, RefusesWhatIsNotForItsKind) {
   expect(sample + "--classes 7", 2, {"--classes 7 is not known: this model has 0 to 3, and -1 for none"});
   expect(sample + "--steps 0", 2, {"steps 0 must be 1 to 1000"});
   expect(sample + "--out a.jpg", 2, {"must end in .png"});
-  expect(sample + "--count 0", 2, {"--count 0 must be 1 or more"});
+  expect(sample + "--count 0", 2, {"--count 0 must be 1 to 1000000"});
+  expect(sample + "--ranks 65", 2, {"--ranks 65 must be 1 to 64"});
+  expect(sample + "--guidance nan", 2, {"--guidance nan must be a number"});
+  expect(train("shapes", "--set model.head_dim=1048576 --set model.heads=1048576 --set model.dim=0 --dry-run"), 2,
+         {"is beyond any memory"});
   expect(cat("evaluate --checkpoint ", folder_.path("run"), " --data /nowhere"), 2, {"/nowhere"});
 }
 

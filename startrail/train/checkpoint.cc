@@ -59,6 +59,7 @@ std::string state_text(const TrainingState& state, json files) {
                      {"seconds", state.seconds},
                      {"data", state.data},
                      {"settings", state.settings},
+                     {"classes", state.classes},
                      {"files", std::move(files)}};
   return json.dump(1) + "\n";
 }
@@ -190,8 +191,13 @@ TrainingState read_state(const fs::path& checkpoint) {
     if (json.at("format") != 1)
       throw UserError(
           cat(file.string(), " has format ", json.at("format").dump(), ", but this program reads format 1"));
-    return {json.at("step"),    json.at("examples"), json.at("updates"),
-            json.at("seconds"), json.at("data"),     json.at("settings")};
+    return {json.at("step"),
+            json.at("examples"),
+            json.at("updates"),
+            json.at("seconds"),
+            json.at("data"),
+            json.at("settings"),
+            json.value("classes", std::vector<std::string>())};
   } catch (const json::exception& error) {
     throw UserError(cat(file.string(), " is damaged: ", error.what()));
   }

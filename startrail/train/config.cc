@@ -6,6 +6,7 @@
 #include "startrail/base/error.h"
 #include "startrail/base/threads.h"
 #include "startrail/run/kernel/kernel.h"
+#include "startrail/train/data/shuffle.h"
 
 namespace startrail {
 namespace {
@@ -85,7 +86,12 @@ Settings settings_of(TrainConfig& c) {
       {"model.head_dim", &c.model.head_dim, "Width of a head. 0: dim / heads.", {}, 0},
       {"model.hidden", &c.model.hidden, "Width of the SwiGLU.", {}, 0},
       {"model.tied", &c.model.tied, "Whether the head shares the embedding's weights.", {"preset", "true", "false"}},
-      {"model.norm_eps", &c.model.norm_eps, "Added to the mean square in RMSNorm.", {}, 0, 1},
+      {"model.norm_eps",
+       &c.model.norm_eps,
+       "Added to the mean square in RMSNorm; DiT: to the variance in the norm before the MLP.",
+       {},
+       0,
+       1},
       {"model.rope_theta", &c.model.rope_theta, "Base of the rotary positions' wavelengths.", {}, 1, 1e12},
       {"model.rope_scaling",
        &c.model.rope_scaling,
@@ -267,7 +273,10 @@ Settings settings_of(TrainConfig& c) {
       {"validate.every", &c.validate.every, "Steps between validations; 0: only at the end.", {}, 0},
       {"validate.windows", &c.validate.windows, "Validation sequences used; 0: all.", {}, 0},
 
-      {"run.folder", &c.run.folder, "Where checkpoints, metrics.jsonl and config.toml go.", {}},
+      {"run.folder",
+       &c.run.folder,
+       "Where checkpoints, metrics.jsonl and config.toml go. Empty: runs/gpt, or runs/dit.",
+       {}},
       {"run.save_every", &c.run.save_every, "Steps between checkpoints; 0: only at the end.", {}, 0},
       {"run.keep", &c.run.keep, "Newest checkpoints kept; 0: all.", {}, 0},
   };
@@ -321,15 +330,16 @@ TokenSourceOptions source_options(const TrainConfig& config) {
           config.validate.windows};
 }
 
-PicturesOptions pictures_options(const TrainConfig& config, const DitConfig& model) {
+PicturesOptions pictures_options(const TrainConfig& config, const DitConfig& model, bool held_out) {
   const auto& d = config.data;
-  return {d.path,
+  const auto seed = static_cast<uint64_t>(config.train.seed);
+  return {held_out ? d.validation_path : d.path,
           {model.channels, model.size[0], model.size[1], model.size[2]},
           d.fit,
           d.on_error == "skip",
           d.scale,
           d.generated,
-          static_cast<uint64_t>(config.train.seed),
+          held_out ? mix(seed, 1) : seed,
           config.run.folder};
 }
 

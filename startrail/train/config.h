@@ -56,7 +56,7 @@ struct TrainConfig {
     int64_t every = 100, windows = 16;
   } validate;
   struct {
-    std::string folder = "runs/gpt";
+    std::string folder;
     int64_t save_every = 200, keep = 2;
   } run;
 };
@@ -73,7 +73,7 @@ ModelConfig model_config(const TrainConfig& config);
 // Sets every model setting to what this model is; the preset only where it is of another kind.
 void set_model(TrainConfig& config, const ModelConfig& model);
 
-// Settings that follow from the model where they were left open: the length of a sequence.
+// Settings that follow from the model where they were left open: the length of a sequence, the run's folder.
 void settle(TrainConfig& config, const ModelConfig& model);
 
 // The model `held` in the folder `where` with what the settings change of it, which may be rotary positions or a DiT's
@@ -89,7 +89,8 @@ AdamWOptions optimizer_options(const TrainConfig& config);
 ScheduleOptions schedule_options(const TrainConfig& config);
 CorpusOptions corpus_options(const TrainConfig& config, int64_t vocabulary);
 TokenSourceOptions source_options(const TrainConfig& config);
-PicturesOptions pictures_options(const TrainConfig& config, const DitConfig& model);
+// Of data.path, or of data.validation_path: generated pictures are others then.
+PicturesOptions pictures_options(const TrainConfig& config, const DitConfig& model, bool held_out = false);
 PictureSourceOptions picture_source_options(const TrainConfig& config, const DitConfig& model);
 
 // Everything that can be checked without reading data: UserError otherwise.

@@ -139,6 +139,7 @@ void set_model(TrainConfig& config, const ModelConfig& model) {
 
 void settle(TrainConfig& config, const ModelConfig& model) {
   const auto* dit = std::get_if<DitConfig>(&model);
+  if (config.run.folder.empty()) config.run.folder = dit ? "runs/dit" : "runs/gpt";
   if (config.train.tokens == 0) config.train.tokens = dit ? dit->tokens() : kUsualTokens;
 }
 
@@ -149,7 +150,7 @@ ModelConfig changed_model(const TrainConfig& config, const ModelConfig& held, co
   bool changed = false;
   for (size_t i = 0; i < ours.size(); ++i) {
     const std::string &name = ours[i].name, value = value_text(ours[i]), has = value_text(theirs[i]);
-    const bool left_open = value == "0" || value == "\"preset\"" || (name == "model.classes" && value == "-1");
+    const bool left_open = name == "model.classes" ? value == "-1" : value == "0" || value == "\"preset\"";
     if (!name.starts_with("model.") || name == "model.preset" || left_open || value == has) continue;
     if (!start || !(name.starts_with("model.rope_") || name == "model.objective"))
       throw UserError(cat(name, " = ", value, " is not what ", where, " has, ", has, ": leave it out",

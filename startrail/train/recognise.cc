@@ -22,19 +22,25 @@ struct Batch {
 }  // namespace
 
 Recogniser::Recogniser(const Pictures& pictures, const PictureShape& shape, int64_t held_out, int64_t steps,
-                       uint64_t seed) {
+                       uint64_t seed, bool skip_bad) {
   if (shape.frames != 1) throw UserError("only pictures are recognised, not videos");
   const int64_t count = pictures.count(), training = count - held_out;
   if (training < 1 || held_out < 1)
     throw UserError(cat("the ", count, " pictures are too few to train on some and judge by ", held_out, " others"));
-  const auto read = [&](int64_t first, int64_t many, int64_t modulo) {
+  const auto read = [&](bool held, int64_t first, int64_t many) {
     std::vector<at::Tensor> rows;
     std::vector<int64_t> labels;
-    for (int64_t i = 0; i < many; ++i) {
-      const int64_t index = shuffled((first + i) % modulo + (modulo == training ? 0 : training), count, seed, 0);
-      rows.push_back(pictures.read(index, {0, 1, 0, shape.height}).squeeze(1));
+    for (int64_t i = first; i < first + many; ++i) {
+      const int64_t index = shuffled(held ? training + i : i % training, count, seed, 0);
+      try {
+        rows.push_back(pictures.read(index, {0, 1, 0, shape.height}).squeeze(1));
+      } catch (const UserError&) {
+        if (!skip_bad) throw;
+        continue;
+      }
       labels.push_back(pictures.label(index));
     }
+    if (rows.empty()) throw UserError("no picture of a batch can be read");
     return Batch{at::stack(rows), at::tensor(labels, at::kLong)};
   };
 
@@ -59,7 +65,7 @@ Recogniser::Recogniser(const Pictures& pictures, const PictureShape& shape, int6
     counts.push_back(at::zeros({}, at::kFloat));
   }
   for (int64_t step = 0; step < steps; ++step) {
-    const Batch batch = read(step * kBatch, kBatch, training);
+    const Batch batch = read(false, step * kBatch, kBatch);
     const at::Tensor loss = at::cross_entropy_loss(scores(batch.pictures), batch.labels);
     const auto gradients = torch::autograd::grad({loss}, weights_);
     const at::NoGradGuard no_grad;
@@ -69,12 +75,13 @@ Recogniser::Recogniser(const Pictures& pictures, const PictureShape& shape, int6
     for (const at::Tensor& weight : weights_) values.push_back(weight.detach());
     at::_fused_adamw_(values, gradients, means, squares, {}, counts, rate, 0.9, 0.999, 1e-4, 1e-8, false, false);
   }
-  int64_t right = 0;
+  int64_t right = 0, judged = 0;
   for (int64_t first = 0; first < held_out; first += kBatch) {
-    const Batch batch = read(first, std::min(kBatch, held_out - first), held_out);
+    const Batch batch = read(true, first, std::min(kBatch, held_out - first));
+    judged += batch.labels.size(0);
     right += (classes_of(batch.pictures) == batch.labels).sum().item<int64_t>();
   }
-  accuracy_ = static_cast<double>(right) / static_cast<double>(held_out);
+  accuracy_ = static_cast<double>(right) / static_cast<double>(judged);
 }
 
 at::Tensor Recogniser::scores(const at::Tensor& pictures) const {

@@ -11,7 +11,9 @@ namespace startrail {
 class Recogniser {
  public:
   // Trains on all but the last `held_out` of the set's pictures, in the order of a shuffle: `steps` batches of 128.
-  Recogniser(const Pictures& pictures, const PictureShape& shape, int64_t held_out, int64_t steps, uint64_t seed);
+  // With `skip_bad` pictures that cannot be read are left out.
+  Recogniser(const Pictures& pictures, const PictureShape& shape, int64_t held_out, int64_t steps, uint64_t seed,
+             bool skip_bad = false);
 
   // The class of each picture [count, channels, height, width] from -1 to 1: [count] int64.
   at::Tensor classes_of(const at::Tensor& pictures) const;

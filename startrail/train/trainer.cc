@@ -120,6 +120,7 @@ class RankTrainer {
       if (!path->empty() && !(is_dit(config_) && *path == kShapes)) *path = fs::weakly_canonical(*path).string();
     state_.settings = to_toml(settings_of(written));
     state_.data = training.source->fingerprint();
+    state_.classes = training.source->classes();
     if (training_.save && world_->rank() == 0) {
       write_text(fs::path(config_.run.folder) / "config.toml", state_.settings);
       metrics_.emplace(fs::path(config_.run.folder) / "metrics.jsonl", state_.step);

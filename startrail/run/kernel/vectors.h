@@ -188,15 +188,13 @@ struct Vectors {
     return Level::dot(a, load(b), sum);
   }
 
-  // c[rows][2 vectors] (+)= A x B.
+  // c[rows][2 vectors] (+)= A x B. What is there is added last: a sum over very many rows is then made of sums over a
+  // tile each, whose rounding errors do not add up as far.
   template <int rows, bool add, typename Word>
   STARTRAIL_INLINE static void micro(int64_t outer, int64_t inner, Left<Word> a, Right<Word> b, float* c, int64_t ldc) {
     Vector sum[rows][2];
 #pragma GCC unroll 16
-    for (int r = 0; r < rows; ++r) {
-      sum[r][0] = add ? load(c + r * ldc) : Vector{};
-      sum[r][1] = add ? load(c + r * ldc + kWidth) : Vector{};
-    }
+    for (int r = 0; r < rows; ++r) sum[r][0] = sum[r][1] = Vector{};
     for (int64_t run = 0; run < outer; ++run, a.data += a.next) {
       const Word* left = a.data;
 #pragma GCC unroll 2
@@ -211,8 +209,8 @@ struct Vectors {
     }
 #pragma GCC unroll 16
     for (int r = 0; r < rows; ++r) {
-      store(c + r * ldc, sum[r][0]);
-      store(c + r * ldc + kWidth, sum[r][1]);
+      store(c + r * ldc, add ? load(c + r * ldc) + sum[r][0] : sum[r][0]);
+      store(c + r * ldc + kWidth, add ? load(c + r * ldc + kWidth) + sum[r][1] : sum[r][1]);
     }
   }
 

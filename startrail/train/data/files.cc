@@ -173,7 +173,8 @@ DataFiles find_single(const fs::path& path) {
 
 bool is_output(const fs::path& folder) {
   const auto holds = [&](const char* name) { return fs::exists(folder / name); };
-  return holds("training.json") || holds("model.safetensors") || (holds("metrics.jsonl") && holds("config.toml"));
+  return holds("training.json") || holds("model.safetensors") || holds("diffusion_pytorch_model.safetensors") ||
+         (holds("metrics.jsonl") && holds("config.toml"));
 }
 
 DataFiles find_data_files(const std::string& path, const std::string& leave_out) {

@@ -55,18 +55,34 @@ int64_t PictureSource::validation_count() const {
   return options_.validation_windows > 0 ? std::min(all, options_.validation_windows) : all;
 }
 
+// With the split, which decides what is trained on and in which order.
 std::string PictureSource::fingerprint() const {
-  return cat(pictures_->fingerprint(), held_out_ ? cat("+", held_out_->fingerprint()) : "");
+  return cat(pictures_->fingerprint(), "/", training_, "+",
+             held_out_ ? held_out_->fingerprint() : std::to_string(validation_));
+}
+
+PictureSource::Part PictureSource::part(bool held_out) const {
+  if (held_out_ && held_out) return {*held_out_, validation_, 0, true, pictures_->count()};
+  return {*pictures_, held_out ? validation_ : training_, held_out ? training_ : 0, held_out_ != nullptr, 0};
+}
+
+int64_t PictureSource::Part::index_of(int64_t place) const {
+  return whole ? place : shuffled(first + place, set.count(), kSplit, 0);
 }
 
 std::string PictureSource::describe() const {
-  return cat(pictures_->describe(), "; ", validation_, held_out_ ? " more" : " of them", " for validation");
+  std::vector<std::string> names;
+  for (const std::string& name : pictures_->classes())
+    if (names.size() < 10) names.push_back(cat(names.size(), " ", name));
+  const bool more = names.size() < pictures_->classes().size();
+  return cat(pictures_->describe(), names.size() > 1 ? cat(": ", join(names), more ? ", ..." : "") : "", "; ",
+             validation_, held_out_ ? " more" : " of them", " for validation");
 }
 
 Skipped PictureSource::skipped() const {
   const std::lock_guard lock(mutex_);
   const int64_t opened = pictures_->skipped() + (held_out_ ? held_out_->skipped() : 0);
-  return {opened + static_cast<int64_t>(bad_.size()), first_error_};
+  return {opened + static_cast<int64_t>(bad_.size()), first_error_.empty() ? pictures_->first_problem() : first_error_};
 }
 
 Example PictureSource::training(int64_t index, Order layout, Group& group) const {
@@ -74,66 +90,68 @@ Example PictureSource::training(int64_t index, Order layout, Group& group) const
   for (int64_t i = 0; i < options_.together; ++i) {
     const int64_t number = index * options_.together + i, round = number / training_;
     const uint64_t key = mix(options_.seed, static_cast<uint64_t>(number));
-    const int64_t place = shuffled(number % training_, training_, options_.seed, round);
-    pictures.push_back({held_out_ ? place : shuffled(place, pictures_->count(), kSplit, 0),
-                        level_of(options_.times, key), uniform(key, kClass) >= options_.class_dropout,
-                        mix(key, kNoise)});
+    pictures.push_back({shuffled(number % training_, training_, options_.seed, round), level_of(options_.times, key),
+                        uniform(key, kClass) >= options_.class_dropout, mix(key, kNoise)});
   }
-  return example(*pictures_, std::move(pictures), layout, group);
+  return example(part(false), std::move(pictures), layout, group);
 }
 
 Example PictureSource::validation(int64_t index, Order layout, Group& group) const {
   std::vector<Picture> pictures;
   const int64_t used = validation_count() * options_.together;
   for (int64_t i = 0; i < options_.together; ++i) {
-    const int64_t number = index * options_.together + i, place = number % validation_;
+    const int64_t number = index * options_.together + i;
     // The same noise every time, and levels spread evenly.
     const double u = (static_cast<double>(shuffled(number, used, kSplit, 1)) + 0.5) / static_cast<double>(used);
-    pictures.push_back({held_out_ ? place : shuffled(training_ + place, pictures_->count(), kSplit, 0), u, true,
-                        mix(kSplit, static_cast<uint64_t>(number))});
+    pictures.push_back({number % validation_, u, true, mix(kSplit, static_cast<uint64_t>(number))});
   }
-  return example(held_out_ ? *held_out_ : *pictures_, std::move(pictures), layout, group);
+  return example(part(true), std::move(pictures), layout, group);
 }
 
-// The patches at `places` of a picture [count, features]; in place of one that cannot be read the next one, and
-// `picture` says which.
-at::Tensor PictureSource::read(const Pictures& set, Picture& picture, const at::Tensor& places) const {
+// The patches at `places` of a picture, [count, features], from the frames and rows that hold them.
+at::Tensor PictureSource::read(const Pictures& set, int64_t index, const at::Tensor& places) const {
+  if (places.size(0) == 0) return at::empty({0, model_.channels * model_.patch_size()}, at::kFloat);
   const auto [frames, rows, columns] = model_.patches();
   const auto& patch = model_.patch;
-  // The frames and rows of patches that hold the places. Who may skip reads everything, so that all ranks see the same
-  // damage and take the same other picture.
-  int64_t first = 0, last = model_.tokens() - 1;
-  if (!options_.skip_bad) {
-    if (places.size(0) == 0) return at::empty({0, model_.channels * model_.patch_size()}, at::kFloat);
-    first = places.min().item<int64_t>();
-    last = places.max().item<int64_t>();
-  }
-  const int64_t plane = rows * columns;
+  const int64_t first = places.min().item<int64_t>(), last = places.max().item<int64_t>(), plane = rows * columns;
   PictureBand band{first / plane * patch[0], (last / plane + 1) * patch[0], 0, model_.size[1]};
   if (first / plane == last / plane) {
     band.first_row = first % plane / columns * patch[1];
     band.end_row = (last % plane / columns + 1) * patch[1];
   }
   const int64_t start = first / plane * plane + band.first_row / patch[1] * columns;  // the band's first patch
-  const int64_t offset = &set == pictures_.get() ? 0 : pictures_->count();            // in bad_
-  for (int64_t tries = 0; tries < set.count(); ++tries, picture.index = (picture.index + 1) % set.count()) {
-    if (options_.skip_bad) {
-      const std::lock_guard lock(mutex_);
-      if (bad_.contains(offset + picture.index)) continue;
-    }
-    try {
-      return to_patches(set.read(picture.index, band), patch).index_select(0, places - start);
-    } catch (const UserError& error) {
-      if (!options_.skip_bad) throw UserError(cat(error.what(), "; data.on_error=skip goes on without such files"));
-      const std::lock_guard lock(mutex_);
-      if (first_error_.empty()) first_error_ = error.what();
-      bad_.insert(offset + picture.index);
-    }
-  }
-  throw UserError(cat("no picture can be read; the first error: ", first_error_));
+  return to_patches(set.read(index, band), patch).index_select(0, places - start);
 }
 
-Example PictureSource::example(const Pictures& set, std::vector<Picture> pictures, Order layout, Group& group) const {
+// The same; in place of a picture that cannot be read the next one of its part, and `picture` says which. The ranks
+// agree on it, as damage may lie in one's rows only.
+at::Tensor PictureSource::read(const Part& part, Picture& picture, const at::Tensor& places, Group& group) const {
+  for (int64_t tries = 0; tries < part.count; ++tries, picture.place = (picture.place + 1) % part.count) {
+    const int64_t index = part.index_of(picture.place);
+    at::Tensor patches;
+    bool bad = false;
+    {
+      const std::lock_guard lock(mutex_);
+      bad = bad_.contains(part.offset + index);
+    }
+    try {
+      if (!bad) patches = read(part.set, index, places);
+    } catch (const UserError& error) {
+      if (!options_.skip_bad) throw UserError(cat(error.what(), "; data.on_error=skip goes on without such files"));
+      bad = true;
+      const std::lock_guard lock(mutex_);
+      if (first_error_.empty()) first_error_ = error.what();
+    }
+    if (!options_.skip_bad) return patches;
+    const auto all = group.all_gather(bad ? 1.0 : 0.0);
+    if (std::find(all.begin(), all.end(), 1.0) == all.end()) return patches;
+    const std::lock_guard lock(mutex_);
+    bad_.insert(part.offset + index);
+  }
+  throw UserError(cat("no picture can be read; the first error: ", skipped().first));
+}
+
+Example PictureSource::example(const Part& part, std::vector<Picture> pictures, Order layout, Group& group) const {
   const int64_t each = model_.tokens(), count = static_cast<int64_t>(pictures.size());
   Example example{count * each, {}, {}, {}};
   if (count > 1) example.mask.documents.assign(count, each);
@@ -144,19 +162,20 @@ Example PictureSource::example(const Pictures& set, std::vector<Picture> picture
   for (int64_t i = 0; i < count; ++i) {
     const at::Tensor own = (places.floor_divide(each) == i).nonzero().squeeze(1);
     Picture& picture = pictures[i];
-    parts.push_back(read(set, picture, places.index_select(0, own) - i * each));
+    parts.push_back(read(part, picture, places.index_select(0, own) - i * each, group));
     orders.push_back(own);
     const Level level = level_at(model_.objective, picture.u);
     signal[i] = level.signal;
     noise[i] = level.noise;
     keys.push_back(picture.key);
-    example.conditions.push_back({level.time, model_.classes > 0 && picture.told ? set.label(picture.index) : -1});
+    const bool told = model_.classes > 0 && picture.told;
+    example.conditions.push_back({level.time, told ? part.set.label(part.index_of(picture.place)) : -1});
   }
   at::Tensor clean = at::cat(parts);
   if (layout != Order::contiguous) clean = at::empty_like(clean).index_copy_(0, at::cat(orders), clean);
-  const at::Tensor noises = noise_rows(keys, places, each, clean.size(1)), whose = places.floor_divide(each);
-  example.input =
-      clean * signal.index_select(0, whose).unsqueeze(1) + noises * noise.index_select(0, whose).unsqueeze(1);
+  const at::Tensor whose = places.floor_divide(each), noises = noise_rows(keys, places, each, clean.size(1));
+  const auto row_of = [&](const at::Tensor& each_picture) { return each_picture.index_select(0, whose).unsqueeze(1); };
+  example.input = clean * row_of(signal) + noises * row_of(noise);
   example.target = objective_target(model_.objective, clean, noises);
   return example;
 }

@@ -37,16 +37,27 @@ class PictureSource : public Source {
   std::string fingerprint() const override;
   std::string describe() const override;
   Skipped skipped() const override;
+  std::vector<std::string> classes() const override { return pictures_->classes(); }
 
  private:
   struct Picture {
-    int64_t index = 0;  // in its set
+    int64_t place = 0;  // in its part: for training, or held out
     double u = 0;       // its level
     bool told = true;   // its class
     uint64_t key = 0;   // of its noise
   };
-  Example example(const Pictures& set, std::vector<Picture> pictures, Order layout, Group& group) const;
-  at::Tensor read(const Pictures& set, Picture& picture, const at::Tensor& places) const;
+  // The pictures held out, or those for training: how many, and which of its set each is.
+  struct Part {
+    const Pictures& set;
+    int64_t count = 0, first = 0;
+    bool whole = false;  // the part is all of the set
+    int64_t offset = 0;  // in bad_
+    int64_t index_of(int64_t place) const;
+  };
+  Part part(bool held_out) const;
+  Example example(const Part& part, std::vector<Picture> pictures, Order layout, Group& group) const;
+  at::Tensor read(const Part& part, Picture& picture, const at::Tensor& places, Group& group) const;
+  at::Tensor read(const Pictures& set, int64_t index, const at::Tensor& places) const;
 
   std::shared_ptr<const Pictures> pictures_, held_out_;
   DitConfig model_;

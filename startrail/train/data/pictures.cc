@@ -71,6 +71,7 @@ struct Opened {
   PicturesOptions options;
   PictureFiles found;
   int64_t skipped = 0;
+  std::string first_problem = {};  // of those skipped
 
   fs::path path(size_t file) const { return found.root / found.files[file].name; }
 };
@@ -87,6 +88,7 @@ class FolderPictures : public Pictures {
   }
   const std::vector<std::string>& classes() const override { return opened_.found.classes; }
   int64_t skipped() const override { return opened_.skipped; }
+  std::string first_problem() const override { return opened_.first_problem; }
 
  protected:
   // "1,204 PNG and 33 JPEG pictures in 4 classes" from the number of the first and of the second kind.
@@ -288,24 +290,20 @@ LatentLists read_headers(const Opened& opened, std::vector<std::string>& problem
   return latents;
 }
 
-// Leaves out what has a problem, and classes that have nothing left.
+// Leaves out what has a problem. A class keeps its number, also when nothing of it is left.
 void leave_out(const std::vector<std::string>& problems, Opened& opened, LatentLists& latents) {
-  PictureFiles& found = opened.found;
   std::vector<PictureFile> files;
-  std::vector<std::string> classes;
   LatentLists lists;
-  int64_t last = -1;  // label before
   for (size_t i = 0; i < problems.size(); ++i) {
-    if (!problems[i].empty()) continue;
-    PictureFile& file = found.files[i];
-    if (file.label != last) classes.push_back(found.classes[static_cast<size_t>(last = file.label)]);
-    file.label = static_cast<int64_t>(classes.size()) - 1;
-    files.push_back(std::move(file));
+    if (!problems[i].empty()) {
+      if (opened.first_problem.empty()) opened.first_problem = problems[i];
+      continue;
+    }
+    files.push_back(std::move(opened.found.files[i]));
     lists.push_back(std::move(latents[i]));
   }
   opened.skipped += static_cast<int64_t>(problems.size() - files.size());
-  found.files = std::move(files);
-  found.classes = std::move(classes);
+  opened.found.files = std::move(files);
   latents = std::move(lists);
 }
 

@@ -49,6 +49,7 @@ class Pictures {
   virtual std::string describe() const = 0;           // "1,204 PNG and 33 JPEG pictures in 4 classes"
   virtual std::string fingerprint() const = 0;        // changes when the files, their sizes, times or the options do
   virtual int64_t skipped() const = 0;                // files and empty classes left out when it was opened
+  virtual std::string first_problem() const { return ""; }  // of one of them
 };
 
 // Classes are the folder's subfolders, of which links count too; what is in deeper folders belongs to them. Hidden

@@ -10,7 +10,7 @@ namespace startrail {
 // Files that were left out because they could not be used.
 struct Skipped {
   int64_t count = 0;
-  std::string first;  // what was wrong with the first of them that was found while training; may be empty
+  std::string first;  // what was wrong with one of them; may be empty
 };
 
 class Source {
@@ -28,6 +28,8 @@ class Source {
   // For people: what it is and how much.
   virtual std::string describe() const = 0;
   virtual Skipped skipped() const { return {}; }
+  // Of labelled data, by their numbers.
+  virtual std::vector<std::string> classes() const { return {}; }
 };
 
 struct TokenSourceOptions {

@@ -148,6 +148,8 @@ Dit::Dit(const DitConfig& config) : config_(config) {
   }
   linear("proj_out_1", 2 * dim, dim, 0);
   linear("proj_out_2", patch * config.out_channels, dim, 0);
+  // The half that predicts a variance is kept as it is, also by weight decay.
+  if (config.out_channels != config.channels) parameters_[parameters_.size() - 2].decay = false;
 }
 
 nlohmann::json Dit::config() const { return to_json(config_); }

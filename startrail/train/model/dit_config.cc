@@ -59,6 +59,16 @@ void check_config(const DitConfig& config) {
   for (const auto& [name, value] : counts)
     if (value < 1 || value > (int64_t{1} << 20))
       throw UserError(cat("model ", name, " ", value, " must be 1 or more, and at most 2^20"));
+  const auto real = [](int64_t value) { return static_cast<double>(value); };
+  const double dim = real(config.heads) * real(config.head_dim),
+               patch = real(config.patch[0]) * real(config.patch[1]) * real(config.patch[2]);
+  const double parameters =
+      real(config.layers) * (18 * dim + real(config.classes)) * dim + real(config.channels) * patch * dim * 3;
+  if (parameters > 1e15)
+    throw UserError(cat("a model of about ", parameters, " parameters is beyond any memory: at most 1e15 are counted"));
+  const double pixels = real(config.channels) * real(config.size[0]) * real(config.size[1]) * real(config.size[2]);
+  if (pixels > 1e12)
+    throw UserError(cat("a picture of ", pixels, " numbers is beyond any memory: at most 1e12 are counted"));
   if (config.classes < 0 || config.classes > (int64_t{1} << 24))
     throw UserError(cat("model classes ", config.classes, " must be 0 or more, and at most 2^24"));
   for (int axis = 0; axis < 3; ++axis)
@@ -95,7 +105,9 @@ std::vector<std::string> dit_presets() {
 
 DitConfig dit_from_json(const json& j, std::string_view where) {
   const auto kind = get_or<std::string>(j, "_class_name", "", where);
-  if (kind != kPlain && kind != kOwn)
+  // The published models still carry the name of the class that DiTTransformer2DModel was split off from.
+  const bool older = kind == "Transformer2DModel" && get_or<std::string>(j, "norm_type", "", where) == "ada_norm_zero";
+  if (kind != kPlain && kind != kOwn && !older)
     throw UserError(cat(where, " has _class_name '", kind, "'; supported: ", kPlain, ", ", kOwn));
   const auto only = [&]<class Value>(const char* key, const Value& expected) {
     if (get_or(j, key, expected, where) != expected)

@@ -93,6 +93,14 @@ TEST(DitConfig, RefusesWhatItCannotBe) {
   EXPECT_EQ(read("activation_fn", "geglu"),
             "config.json: activation_fn \"geglu\" is not supported, only \"gelu-approximate\"");
   EXPECT_EQ(read("num_layers", "two"), "config.json: 'num_layers' is \"two\", which is not of the right type");
+  // The name that published folders have.
+  EXPECT_EQ(error_of([] {
+              dit_from_json(
+                  {{"_class_name", "Transformer2DModel"}, {"norm_type", "ada_norm_zero"}, {"out_channels", 8}},
+                  "config.json");
+            }),
+            "no error");
+  EXPECT_NE(read("_class_name", "Transformer2DModel"), "no error");
   EXPECT_EQ(read("_class_name", "UNet2DModel"),
             "config.json has _class_name 'UNet2DModel'; supported: DiTTransformer2DModel, StarTrailDiT");
 }
