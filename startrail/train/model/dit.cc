@@ -204,7 +204,8 @@ at::Tensor Dit::predict(const at::Tensor& patches, const std::vector<Condition>&
 
   const BlockParts block{
       [this, shared, turn, rotary](const at::Tensor& x, const Weights& w) -> std::array<at::Tensor, 3> {
-        const auto m = modulation(shared, condition(shared, w), w[kModulation], w[kModulationBias], 6);
+        const auto m = modulation(shared, condition(shared, w), w[kModulation].narrow(0, 0, 2 * config_.dim()),
+                                  w[kModulationBias].narrow(0, 0, 2 * config_.dim()), 2);
         const at::Tensor normed = norm_modulated(x, m[0], m[1], kModulationEps);
         const auto project = [&](Weight weight, Weight bias) {
           return heads_of(dense(normed, w[weight], w[bias]), config_.head_dim);
@@ -217,11 +218,13 @@ at::Tensor Dit::predict(const at::Tensor& patches, const std::vector<Condition>&
         return {as_batch(q), as_batch(k), as_batch(project(kValue, kValueBias))};
       },
       [this, shared](const at::Tensor& x, const at::Tensor& out, const Weights& w) {
-        const auto m = modulation(shared, condition(shared, w), w[kModulation], w[kModulationBias], 6);
-        const at::Tensor middle = at::addcmul(x, m[2], dense(out, w[kOut], w[kOutBias]));
-        const at::Tensor normed = norm_modulated(middle, m[3], m[4], config_.norm_eps);
+        const int64_t dim = config_.dim();
+        const auto m = modulation(shared, condition(shared, w), w[kModulation].narrow(0, 2 * dim, 4 * dim),
+                                  w[kModulationBias].narrow(0, 2 * dim, 4 * dim), 4);
+        const at::Tensor middle = at::addcmul(x, m[0], dense(out, w[kOut], w[kOutBias]));
+        const at::Tensor normed = norm_modulated(middle, m[1], m[2], config_.norm_eps);
         const at::Tensor wide = at::gelu(dense(normed, w[kUp], w[kUpBias]), "tanh");
-        return at::addcmul(middle, m[5], dense(wide, w[kDown], w[kDownBias]));
+        return at::addcmul(middle, m[3], dense(wide, w[kDown], w[kDownBias]));
       }};
   for (int64_t layer = 0; layer < config_.layers; ++layer) x = run_block(block, x, layer_weights(layer), sequence);
 
