@@ -73,10 +73,11 @@ struct Flash : Vectors<Level> {
   }
 
   // sum[dim][strip] += X^T x weights over seen pairs only: what product() does, for an X that has infinities or NaN,
-  // which 0 times would spread to rows that do not see them.
+  // which 0 times would spread to rows that do not see them. In the same order, to the same bits.
   template <typename Word, typename Seen>
   static void product_of_seen(const Rows& x, bool bfloat16, int64_t at, int64_t keys, int64_t dim, const Word* weights,
                               const Seen& seen, int64_t key, int64_t lane, float* sum) {
+    float fresh[kLargestDim * kLanes] = {};
     for (int64_t k = 0; k < keys; ++k) {
       float row[kLargestDim];
       read_row(x, bfloat16, at + k * x.row, dim, row);
@@ -84,17 +85,19 @@ struct Flash : Vectors<Level> {
         const Integers where = seen.at(key + k, lane + j);
         const Vector weight_of = weight(weights, k, j);
         for (int64_t d = 0; d < dim; ++d) {
-          float* to = sum + d * kLanes + j;
+          float* to = fresh + d * kLanes + j;
           store(to, choose(where, row[d] * weight_of + load(to), load(to)));
         }
       }
     }
+    for (int64_t i = 0; i < dim * kLanes; i += kWidth) store(sum + i, load(sum + i) + load(fresh + i));
   }
 
   // c[keys][dim] += weights x X over seen pairs only, likewise; X is the rows of a backward tile.
   template <typename Word, typename Seen>
   static void product_of_seen(const Rows& x, bool bfloat16, int64_t at, int64_t rows, int64_t dim, const Word* weights,
                               const Seen& seen, int64_t key, int64_t keys, float* c, int64_t ldc) {
+    float fresh[kBackwardKeys * kLargestDim] = {};
     for (int64_t q = 0; q < rows; ++q) {
       float row[kLargestDim];
       read_row(x, bfloat16, at + q * x.row, dim, row);
@@ -107,9 +110,11 @@ struct Flash : Vectors<Level> {
         } else {
           weight_of = weights[(strip * kBackwardKeys + k - key) * kLanes + lane];
         }
-        for (int64_t d = 0; d < dim; ++d) c[(k - key) * ldc + d] += weight_of * row[d];
+        for (int64_t d = 0; d < dim; ++d) fresh[(k - key) * kLargestDim + d] += weight_of * row[d];
       }
     }
+    for (int64_t k = 0; k < keys; ++k)
+      for (int64_t d = 0; d < dim; ++d) c[k * ldc + d] += fresh[k * kLargestDim + d];
   }
 
   // ---- Forward.
