@@ -3,6 +3,7 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <filesystem>
 #include <string>
 
 namespace startrail::cli {
@@ -20,6 +21,9 @@ void add_evaluate(CLI::App& app);
 struct Exit {
   int code;
 };
+
+// UserError, naming the flag, when the file cannot be written: before the work, not after. Leaves nothing behind.
+void check_writes(const std::filesystem::path& file, const std::string& flag);
 
 // A line on stderr that says what is being done and is wiped when done; nothing unless stderr is a terminal.
 class Progress {

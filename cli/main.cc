@@ -1,7 +1,10 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <cerrno>
+#include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <iostream>
 
 #include "cli/command.h"
@@ -9,6 +12,13 @@
 #include "startrail/run/reason.h"
 
 namespace startrail::cli {
+
+void check_writes(const std::filesystem::path& file, const std::string& flag) {
+  const bool fresh = !std::filesystem::exists(file);
+  if (!std::ofstream(file, std::ios::app))
+    throw UserError(cat(flag, " ", file.string(), " cannot be written: ", std::strerror(errno)));
+  if (fresh) std::filesystem::remove(file);
+}
 
 void Progress::show(const std::string& what) {
   if (isatty(STDERR_FILENO)) std::cerr << "\r\033[K" << what << " ..." << std::flush;

@@ -4,13 +4,13 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
-#include <fstream>
 #include <iostream>
 #include <nlohmann/json.hpp>
 
 #include "cli/command.h"
 #include "cli/picture_grid.h"
 #include "cli/text_model.h"
+#include "cli/train_plan.h"
 #include "startrail/base/error.h"
 #include "startrail/run/comm/ranks.h"
 #include "startrail/train/checkpoint.h"
@@ -117,11 +117,8 @@ void write_text_sample(const SampleFlags& flags, const fs::path& folder) {
 // Guidance as given, or 4 where the model has learned to draw without a class too.
 double guidance_of(const std::optional<double>& given, const DitConfig& shape, const fs::path& folder) {
   bool guided = shape.classes > 0;
-  if (guided && fs::exists(folder / "training.json")) {
-    TrainConfig config;
-    read_toml_text(settings_of(config), read_state(folder).settings, (folder / "training.json").string());
-    guided = config.data.class_dropout > 0;
-  }
+  if (guided && fs::exists(folder / "training.json"))
+    guided = run_config(read_state(folder), folder).data.class_dropout > 0;
   if (!given) return guided ? 4 : 1;
   if (!std::isfinite(*given)) throw UserError(cat("--guidance ", *given, " must be a number such as 4"));
   if (!guided && *given != 1)
@@ -169,18 +166,18 @@ void draw_sample(const SampleFlags& flags, const fs::path& folder) {
   check_config(config, shape);
   const AttentionOptions attention = attention_options(config);
   const auto model = load_dit(folder, parse_type(flags.dtype), which(flags.last));
-  // Tried before the work, not after.
   if (!out.parent_path().empty()) fs::create_directories(out.parent_path());
-  if (!std::ofstream(out, std::ios::app)) throw UserError(cat("--out ", out.string(), " cannot be written"));
-  Progress progress("drawing");
+  check_writes(out, "--out");
+  std::optional<Progress> progress("drawing");
   at::Tensor pictures;
   run_ranks(flags.ranks, thread_count({}), [&](const std::shared_ptr<Group>& group) {
     const at::Tensor drawn = draw(*model, options, attention, group, [&](double done) {
       if (group->rank() == 0)
-        progress.show(cat("drawing ", options.labels.size(), " pictures: ", fixed(100 * done, 0), "%"));
+        progress->show(cat("drawing ", options.labels.size(), " pictures: ", fixed(100 * done, 0), "%"));
     });
     if (group->rank() == 0) pictures = drawn;
   });
+  progress.reset();
   if (kind == ".png") {
     write_png(out, picture_grid(pictures, flags.count));
   } else {
@@ -196,7 +193,8 @@ void draw_sample(const SampleFlags& flags, const fs::path& folder) {
 
 struct EvaluateFlags {
   std::string checkpoint, data, dtype = "float32";
-  int64_t tokens = 0, windows = 0, buckets = 16;
+  int64_t tokens = 0, windows = 0;
+  std::optional<int64_t> buckets;
   bool json = false, recognise = false, last = false;
   std::optional<double> guidance;
 };
@@ -206,9 +204,9 @@ void evaluate_dit(const EvaluateFlags& flags, const fs::path& folder) {
   constexpr int64_t kHeldOut = 2000, kSteps = 200, kDrawn = 200;
   if (!fs::exists(folder / "training.json"))
     throw UserError(cat(folder.string(), " is not of a run, which says what it was trained on: give a run's folder"));
-  TrainConfig config;
+  if (flags.tokens > 0 || flags.buckets) throw UserError("--tokens and --buckets are for a GPT's text: leave them out");
   const TrainingState state = read_state(folder);
-  read_toml_text(settings_of(config), state.settings, (folder / "training.json").string());
+  TrainConfig config = run_config(state, folder);
   if (!flags.data.empty()) config.data.path = config.data.validation_path = flags.data;
   config.validate.windows = flags.windows;
   const auto model = load_dit(folder, parse_type(flags.dtype), which(flags.last));
@@ -219,29 +217,27 @@ void evaluate_dit(const EvaluateFlags& flags, const fs::path& folder) {
   const PictureSource source(
       pictures, config.data.validation_path.empty() ? nullptr : open_pictures(pictures_options(config, shape, true)),
       shape, picture_source_options(config, shape));
-  if (!state.classes.empty() && pictures->classes() != state.classes)
-    throw UserError(cat("the data has the classes ", join(pictures->classes()), ", but the run was trained on ",
-                        join(state.classes), ": their numbers would mean other things"));
+  check_classes(source, state, folder);
   if (flags.data.empty() && source.fingerprint() != state.data)
     std::cerr << "startrail: warning: the data in " << config.data.path
               << " is not what the run held out and trained on: this loss cannot be compared with the run's\n";
   if (source.validation_count() == 0) throw UserError("this run held no pictures out: give --data");
   nlohmann::json json{{"sequences", source.validation_count()}};
-  Progress progress(cat("evaluating ", source.validation_count(), " sequences"));
+  std::optional<Progress> progress(cat("evaluating ", source.validation_count(), " sequences"));
   run_ranks(1, thread_count({}), [&](const std::shared_ptr<Group>& group) {
     const AttentionOptions attention;
     json["loss"] = validate(*model, source, attention, *group, group, 0).loss;
     if (!flags.recognise) return;
     if (shape.channels != 1 && shape.channels != 3) throw UserError("--recognise is for pictures, not for latents");
     if (shape.classes < 2) throw UserError("--recognise needs a model that was told the classes of its pictures");
-    progress.show("training a classifier");
+    progress->show("training a classifier");
     const Recogniser recogniser(*pictures, options.shape, std::min(kHeldOut, pictures->count() / 4), kSteps, 1,
                                 options.skip_bad);
     DrawOptions drawing{{}, 50, guidance, 1};
     const auto classes = static_cast<int64_t>(pictures->classes().size());
     for (int64_t i = 0; i < kDrawn; ++i) drawing.labels.push_back(i % classes);
     const at::Tensor drawn = draw(*model, drawing, attention, group, [&](double done) {
-      progress.show(cat("drawing ", kDrawn, " pictures: ", fixed(100 * done, 0), "%"));
+      progress->show(cat("drawing ", kDrawn, " pictures: ", fixed(100 * done, 0), "%"));
     });
     const at::Tensor right = recogniser.classes_of(drawn.squeeze(2)) == at::tensor(drawing.labels, at::kLong);
     json["classifier_accuracy"] = recogniser.accuracy();
@@ -250,7 +246,7 @@ void evaluate_dit(const EvaluateFlags& flags, const fs::path& folder) {
       json["recognised_by_class"][pictures->classes()[i]] =
           right.slice(0, i, kDrawn, classes).to(at::kDouble).mean().item<double>();
   });
-  progress.show("");
+  progress.reset();  // wiped before the result is shown
   if (flags.json) {
     std::cout << json.dump(2) << "\n";
     return;
@@ -258,8 +254,9 @@ void evaluate_dit(const EvaluateFlags& flags, const fs::path& folder) {
   std::cout << "loss " << fixed(json["loss"], 4) << " mean square, " << source.validation_count() << " sequences, "
             << (flags.last || !fs::exists(folder / "ema.safetensors") ? "the last weights" : "the mean of the weights")
             << "\n";
-  if (const Skipped skipped = source.skipped(); skipped.count > 0)
-    std::cout << skipped.count << " files that could not be used were left out\n";
+  if (const auto skipped = source.skipped(); !skipped.empty())
+    std::cout << "left out, as they could not be used: " << skipped.size() << " files; the first: " << skipped.front()
+              << "\n";
   if (!flags.recognise) return;
   std::cout << "a classifier trained on the same pictures is right about "
             << fixed(100 * json["classifier_accuracy"].get<double>(), 1) << "% of held-out ones,\nand recognises "
@@ -280,7 +277,7 @@ void run_evaluate(const EvaluateFlags& flags) {
   TrainingState state;
   if (fs::exists(folder / "training.json")) {
     state = read_state(folder);
-    read_toml_text(settings_of(config), state.settings, (folder / "training.json").string());
+    config = run_config(state, folder);
   }
   const auto model = load_llama(folder, parse_type(flags.dtype), which(flags.last));
   settle(config, model->shape());
@@ -302,17 +299,20 @@ void run_evaluate(const EvaluateFlags& flags) {
     throw UserError(cat("the validation data has ", data.validation.tokens(), " tokens, but one sequence needs ",
                         options.tokens + 1, ": give --tokens ", data.validation.tokens() - 1,
                         " or less, or more data"));
-  if (flags.buckets > options.tokens)
-    throw UserError(cat("--buckets ", flags.buckets, " are more than the ", options.tokens,
+  const int64_t buckets = flags.buckets.value_or(16);
+  if (buckets > options.tokens)
+    throw UserError(cat("--buckets ", buckets, " are more than the ", options.tokens,
                         " tokens of a sequence: give as many or fewer"));
   const TokenSource source({data.validation, data.validation}, options);
   Validation result;
-  Progress progress(cat("evaluating ", source.validation_count(), " sequences"));
-  run_ranks(1, thread_count({}), [&](const std::shared_ptr<Group>& group) {
-    AttentionOptions attention;
-    attention.mask.causal = true;
-    result = validate(*model, source, attention, *group, group, flags.buckets);
-  });
+  {
+    const Progress progress(cat("evaluating ", source.validation_count(), " sequences"));
+    run_ranks(1, thread_count({}), [&](const std::shared_ptr<Group>& group) {
+      AttentionOptions attention;
+      attention.mask.causal = true;
+      result = validate(*model, source, attention, *group, group, buckets);
+    });
+  }
   if (flags.json) {
     std::cout << nlohmann::json{{"loss", result.loss},
                                 {"tokens", options.tokens},
@@ -325,8 +325,8 @@ void run_evaluate(const EvaluateFlags& flags) {
   std::cout << "loss " << fixed(result.loss, 4) << " nats a token, " << source.validation_count() << " sequences of "
             << options.tokens << " tokens\n\n";
   std::vector<std::vector<std::string>> rows{{"positions", "loss"}};
-  for (int64_t i = 0; i < flags.buckets; ++i)
-    rows.push_back({cat(options.tokens * i / flags.buckets, " to ", options.tokens * (i + 1) / flags.buckets - 1),
+  for (int64_t i = 0; i < buckets; ++i)
+    rows.push_back({cat(options.tokens * i / buckets, " to ", options.tokens * (i + 1) / buckets - 1),
                     fixed(result.by_position[i], 4)});
   std::cout << table(rows);
 }
@@ -423,9 +423,8 @@ void add_evaluate(CLI::App& app) {
   command->add_option("--windows", flags->windows, "Sequences used; 0: all")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
-  command->add_option("--buckets", flags->buckets, "Parts of the sequence whose loss is shown")
-      ->check(CLI::Range(1, 4096))
-      ->capture_default_str();
+  command->add_option("--buckets", flags->buckets, "Parts of the sequence whose loss is shown; otherwise 16")
+      ->check(CLI::Range(1, 4096));
   command->add_flag("--recognise", flags->recognise,
                     "DiT: also train a classifier on the data, and say how many drawn pictures it recognises");
   command->add_option("--guidance", flags->guidance, "DiT: of these pictures");

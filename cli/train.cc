@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cerrno>
 #include <cmath>
+#include <fstream>
 #include <iostream>
 #include <nlohmann/json.hpp>
 
@@ -148,6 +149,16 @@ Baselines baselines(const Corpora& data, int64_t vocabulary) {
   return result;
 }
 
+// Where a run lists the files it could not use.
+fs::path skipped_file(const Plan& plan) { return fs::path(plan.config.run.folder) / "skipped.txt"; }
+
+void write_skipped(const Plan& plan) {
+  const auto skipped = plan.source->skipped();
+  if (skipped.empty()) return;
+  std::ofstream out(skipped_file(plan));
+  for (const std::string& problem : skipped) out << problem << "\n";
+}
+
 void print_summary(const Plan& plan, const TrainingResult& result, const Estimate& e) {
   const StepReport& last = result.last;
   const auto mb = [](int64_t bytes) { return human_bytes(static_cast<double>(bytes)); };
@@ -170,10 +181,10 @@ void print_summary(const Plan& plan, const TrainingResult& result, const Estimat
     std::cout << "  sent in a step    " << mb(last.attention.total()) << " a rank for attention; ring would have sent "
               << mb(e.ring_attention_bytes) << " (" << ratio_text(last.attention.total(), e.ring_attention_bytes)
               << " of it); " << mb(last.weight_bytes) << " for gradients and weights\n";
-  if (const Skipped skipped = plan.source->skipped(); skipped.count > 0)
-    std::cout << "  skipped           " << skipped.count << (skipped.count == 1 ? " file" : " files")
-              << " that could not be used" << (skipped.first.empty() ? "" : cat("; the first: ", skipped.first))
-              << "\n";
+  if (const auto skipped = plan.source->skipped(); !skipped.empty())
+    std::cout << "  skipped           " << skipped.size() << (skipped.size() == 1 ? " file" : " files")
+              << " that could not be used, listed in " << skipped_file(plan).string()
+              << "; the first: " << skipped.front() << "\n";
   std::cout << "  checkpoint        " << find_checkpoint(plan.config.run.folder).string() << "\n";
 }
 
@@ -213,7 +224,7 @@ nlohmann::json to_json(const TrainingResult& result, const Source& source) {
       {"attention_bytes", last.attention.total()},
       {"weight_bytes", last.weight_bytes},
       {"wait_share", last.wait_share},
-      {"skipped_files", source.skipped().count},
+      {"skipped_files", source.skipped().size()},
       {"stopped", result.stopped}};
   if (result.validation) json["validation"] = *result.validation;
   return json;
@@ -244,12 +255,13 @@ void draw_pictures(const Plan& plan) {
   if (plan.config.data.class_dropout == 0) options.guidance = 1;  // it cannot draw without a class
   for (int64_t i = 0; i < kEach * std::clamp<int64_t>(shape.classes, 1, kMostClasses); ++i)
     options.labels.push_back(shape.classes > 0 ? i / kEach : -1);
-  const Progress progress("drawing samples");
   const fs::path file = fs::path(plan.config.run.folder) / "samples.png";
   const AttentionOptions attention;  // one rank
+  std::optional<Progress> progress("drawing samples");
   run_ranks(1, thread_count(plan.config), [&](const std::shared_ptr<Group>& group) {
     write_png(file, picture_grid(draw(*model, options, attention, group), kEach));
   });
+  progress.reset();
   std::cout << "  samples           " << file.string() << " (a row for each class; more: sample --checkpoint "
             << plan.config.run.folder << ")\n";
 }
@@ -287,6 +299,7 @@ void run(const TrainFlags& flags) {
   if (!flags.json) training.observer.on_step = [&](const StepReport& report) { display.show(report); };
   training.observer.stop = [] { return interrupts > 0; };
   const TrainingResult result = train(training);
+  write_skipped(plan);
   if (flags.json) {
     std::cout << to_json(result, *plan.source).dump(2) << "\n";
     return;

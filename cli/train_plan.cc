@@ -7,6 +7,7 @@
 #include <cstring>
 #include <fstream>
 
+#include "cli/command.h"
 #include "startrail/base/error.h"
 #include "startrail/train/estimate.h"
 #include "startrail/train/weights.h"
@@ -15,12 +16,24 @@ namespace startrail::cli {
 
 namespace fs = std::filesystem;
 
+TrainConfig run_config(const TrainingState& state, const fs::path& checkpoint) {
+  TrainConfig config;
+  read_toml_text(settings_of(config), state.settings, (checkpoint / "training.json").string());
+  return config;
+}
+
+void check_classes(const Source& source, const TrainingState& state, const fs::path& origin) {
+  if (!state.classes.empty() && source.classes() != state.classes)
+    throw UserError(cat("the data has the classes ", join(source.classes()), ", but ", origin.string(),
+                        " was trained on ", join(state.classes), ": their numbers would mean other things"));
+}
+
 namespace {
 
 // The base of all layers when a run goes on: what it was told before.
 TrainingState read_run(const fs::path& checkpoint, TrainConfig& config) {
   const TrainingState state = read_state(checkpoint);
-  read_toml_text(settings_of(config), state.settings, (checkpoint / "training.json").string());
+  config = run_config(state, checkpoint);
   // The run may have been moved since. A checkpoint that was copied out of its run has none around it.
   if (checkpoint.parent_path().filename() == "checkpoints")
     config.run.folder = checkpoint.parent_path().parent_path().string();
@@ -54,11 +67,12 @@ void check_data(const TrainConfig& config, const TrainConfig& before, const Trai
                       ": restore it, or go on with --set data.allow_changed=true"));
 }
 
-// Weights know classes by their numbers only.
-void check_classes(const Source& source, const TrainingState& state, const fs::path& origin) {
-  if (!state.classes.empty() && source.classes() != state.classes)
-    throw UserError(cat("the data has the classes ", join(source.classes()), ", but ", origin.string(),
-                        " was trained on ", join(state.classes), ": their numbers would mean other things"));
+// What a run writes must not become its data.
+void check_apart(const TrainConfig& config) {
+  if (is_dit(config) && config.data.path == kShapes) return;
+  if (fs::weakly_canonical(config.run.folder) == fs::weakly_canonical(config.data.path))
+    throw UserError(cat("run.folder ", config.run.folder, " is data.path too: what is written would become data; ",
+                        "give run.folder a folder of its own, which may lie in data.path"));
 }
 
 // A preset given beside a model that is there must be the model's own.
@@ -123,16 +137,13 @@ Plan resolve(const TrainFlags& flags) {
     throw UserError(cat("there is nothing to train on: give --set data.path=<",
                         is_dit(config) ? "folder of pictures, or the word shapes" : "text file, folder or .bin",
                         ">, or a config file"));
-  const bool generated = is_dit(config) && config.data.path == kShapes;
-  if (!generated && fs::weakly_canonical(config.run.folder) == fs::weakly_canonical(config.data.path))
-    throw UserError(cat("run.folder ", config.run.folder, " is data.path too: what is written would become data; ",
-                        "give run.folder a folder of its own, which may lie in data.path"));
   if (!origin.empty() && config.model.preset != before.model.preset) check_preset(config, held, origin);
 
   Plan plan{config, {}, {}, {}, checkpoint, state.step};
   plan.model = origin.empty() ? model_config(config)
                               : changed_model(config, held, origin.string(), /*start=*/checkpoint.empty());
   settle(plan.config, plan.model);
+  check_apart(plan.config);
   const std::string fingerprint = open_source(plan, origin.empty());
   if (!flags.from.empty() && fs::exists(origin / "training.json"))
     check_classes(*plan.source, read_state(origin), origin);
@@ -161,11 +172,7 @@ void check_folder(const fs::path& folder) {
 void check_profile(const fs::path& file, const fs::path& run) {
   if (file.empty()) return;
   const fs::path folder = fs::weakly_canonical(file).parent_path();
-  if (folder == fs::weakly_canonical(run)) return;  // made when the run starts
-  const bool fresh = !fs::exists(file);
-  const bool writes = std::ofstream(file, std::ios::app).is_open();
-  if (!writes) throw UserError(cat("--profile ", file.string(), " cannot be written: ", std::strerror(errno)));
-  if (fresh) fs::remove(file);
+  if (folder != fs::weakly_canonical(run)) check_writes(file, "--profile");  // that one is made when the run starts
 }
 
 }  // namespace

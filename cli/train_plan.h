@@ -26,6 +26,13 @@ struct Plan {
   int64_t step = 0;  // done already
 };
 
+// What the run that wrote this checkpoint was told.
+TrainConfig run_config(const TrainingState& state, const std::filesystem::path& checkpoint);
+
+// UserError when the data's classes are not those that the run in `origin` was trained on: weights know them by their
+// numbers only.
+void check_classes(const Source& source, const TrainingState& state, const std::filesystem::path& origin);
+
 // Reads every layer: the defaults, a checkpoint's or folder's and a file's settings, --set. Opens the data.
 Plan resolve(const TrainFlags& flags);
 

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "startrail/base/testing.h"
@@ -83,7 +84,19 @@ TEST_F(DitCommand, TrainsOnShapesDrawsAndGoesOn) {
 
 TEST_F(DitCommand, TrainsOnFoldersOfPicturesAndLatents) {
   const std::string data = pictures(6, 40);
-  expect(train(data, "--set data.fit=resize"), 0, {"24 PNG pictures in 4 classes", "4 classes, flow", "step 3/3"});
+  expect(train(data, "--set data.fit=resize"), 0,
+         {"24 PNG pictures in 4 classes: 0 circle, 1 cross, 2 square, 3 triangle", "4 classes, flow", "step 3/3"});
+  // Classes are known by their numbers, so other ones are refused; and changed data is noticed.
+  fs::create_directories(folder_.path("others"));
+  fs::copy(data + "/square", folder_.path("others/square"));
+  fs::copy(data + "/circle", folder_.path("others/oval"));
+  expect(cat("evaluate --checkpoint ", folder_.path("run"), " --data ", folder_.path("others")), 2,
+         {"the data has the classes oval, square", "was trained on circle, cross, square, triangle"});
+  expect(cat("train --from ", folder_.path("run"), "/checkpoints/latest --set data.path=", folder_.path("others"),
+             " --set run.folder=", folder_.path("fine")),
+         2, {"their numbers would mean other things"});
+  fs::remove(data + "/cross/1.png");
+  expect(cat("evaluate --checkpoint ", folder_.path("run")), 0, {"warning: the data in", "mean square"});
   // Latents of a video, without classes.
   const std::string file = folder_.path("videos/a.safetensors");
   fs::create_directories(folder_.path("videos"));
@@ -109,7 +122,11 @@ TEST_F(DitCommand, NamesTheBadFileOrGoesOnWithoutIt) {
   expect(train(data, "--set train.batch=16"), 2, {victim.string(), "is damaged or truncated", "data.on_error=skip"});
   fs::remove_all(folder_.path("run"));
   expect(train(data, "--set train.batch=16 --set data.on_error=skip --set parallel.ranks=4"), 0,
-         {"step 3/3", "skipped           1 file that could not be used; the first:", victim.string()});
+         {"step 3/3", "skipped           1 file that could not be used, listed in", "; the first: ", victim.string()});
+  std::ifstream list(folder_.path("run/skipped.txt"));
+  std::string line;
+  std::getline(list, line);
+  EXPECT_TRUE(line.starts_with(victim.string() + " is damaged or truncated")) << line;
   fs::remove_all(folder_.path("run"));
   const Ended ended = run_command(train(data, "--set train.batch=16 --set data.on_error=skip --json"));
   EXPECT_EQ(json::parse(ended.text)["skipped_files"], 1);
@@ -120,7 +137,8 @@ TEST_F(DitCommand, NamesTheBadFileOrGoesOnWithoutIt) {
   fs::create_directory(folder_.path("pictures/wedge"));
   expect(train(data), 2, {"wedge"});
   fs::remove(folder_.path("pictures/wedge"));
-  expect(train(data, "--set model.channels=4"), 2, {"cannot have 4 channels: give 3, or 1 for gray ones"});
+  expect(train(data, "--set model.channels=4"), 2,
+         {"cannot have 4 channels: set model.channels=3, or 1 for gray ones"});
   expect(train(folder_.path("nowhere")), 2, {"nowhere"});
 }
 
@@ -143,6 +161,11 @@ TEST_F(DitCommand, RefusesWhatIsNotForItsKind) {
   expect(train("shapes", "--set model.head_dim=1048576 --set model.heads=1048576 --set model.dim=0 --dry-run"), 2,
          {"is beyond any memory"});
   expect(cat("evaluate --checkpoint ", folder_.path("run"), " --data /nowhere"), 2, {"/nowhere"});
+  expect(cat("evaluate --checkpoint ", folder_.path("run"), " --buckets 4"), 2, {"are for a GPT's text"});
+  fs::remove_all(folder_.path("run"));
+  expect(train("shapes", "--set data.class_dropout=0"), 0, {"step 3/3"});
+  expect(sample + "--guidance 2", 2, {"was never trained without a class"});
+  expect(sample + "--count 1 --steps 1 --out " + folder_.path("a.png"), 0, {"guidance 1"});
 }
 
 }  // namespace

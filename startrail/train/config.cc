@@ -181,8 +181,7 @@ Settings settings_of(TrainConfig& c) {
        {"crop", "resize"}},
       {"data.on_error",
        &c.data.on_error,
-       "DiT: what a file that cannot be used does: stop the run, or be left out and counted (every rank then decodes "
-       "whole pictures).",
+       "DiT: what a file that cannot be used does: stop the run, or be left out and counted.",
        {"stop", "skip"}},
       {"data.scale", &c.data.scale, "DiT: what latents are multiplied by.", {}, 1e-6, 1e6},
       {"data.generated", &c.data.generated, "DiT: how many shapes there are.", {}, 1, 1e12},

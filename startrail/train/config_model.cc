@@ -9,12 +9,14 @@ namespace {
 
 constexpr int64_t kUsualTokens = 4096;  // of a GPT's sequence
 
+// 0 leaves the preset's value.
+void set(int64_t& value, int64_t given) {
+  if (given > 0) value = given;
+}
+
 LlamaConfig llama_config(const TrainConfig& config) {
   const auto& m = config.model;
   LlamaConfig model = llama_preset(m.preset);
-  const auto set = [](int64_t& value, int64_t given) {
-    if (given > 0) value = given;
-  };
   set(model.vocabulary, m.vocabulary);
   set(model.dim, m.dim);
   set(model.layers, m.layers);
@@ -70,9 +72,6 @@ void set_shape(TrainConfig& config, const LlamaConfig& model) {
 DitConfig dit_config(const TrainConfig& config) {
   const auto& m = config.model;
   DitConfig model = dit_preset(m.preset);
-  const auto set = [](int64_t& value, int64_t given) {
-    if (given > 0) value = given;
-  };
   set(model.layers, m.layers);
   set(model.heads, m.heads);
   if (m.dim > 0 && m.head_dim == 0) {

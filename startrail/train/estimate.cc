@@ -58,9 +58,12 @@ Activations activations(const DitConfig& model, int64_t own, int64_t element) {
   const int64_t row = own * model.dim() * element, wide_row = own * model.dim() * 4;
   Activations a{row, row, own * model.heads * 4, 0, 0, 0};
   const int64_t converted = element < 4 ? wide_row : 0;  // a product's operand in float32
+  // In rows as wide as dim, the MLP's being four: what autograd saves and the widest moment beside it. Time and class
+  // are one row; packed pictures hold theirs for each token, some rows more than is counted here.
+  constexpr int64_t kMlp = 4;
   a.before = 9 * row + converted;
-  a.after = 6 * row + 4 * 3 * row + 4 * converted * 2;
-  a.all = (3 + 3 + 4 + 8 + 2) * row + a.lse;
+  a.after = (6 + 3 * kMlp) * row + 2 * kMlp * converted;
+  a.all = (12 + 2 * kMlp) * row + a.lse;
   a.ends = 4 * row + 6 * own * model.channels * model.patch_size() * 4;
   return a;
 }

@@ -6,20 +6,14 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstring>
 
 #include "startrail/base/error.h"
 
 namespace startrail {
 
 MappedFile::MappedFile(const std::filesystem::path& path) {
-  const auto fail = [&](const char* what, int code) {
-    const std::string message = cat(path.string(), " ", what, ": ", std::strerror(code));
-    if (code == EIO) throw ClusterError(message);
-    throw UserError(message);
-  };
   const int handle = open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (handle < 0) fail("cannot be opened", errno);
+  if (handle < 0) throw_file_error(path.string(), "cannot be opened", errno);
   struct stat status {};
   const char* failed = nullptr;
   if (fstat(handle, &status) != 0) {
@@ -33,7 +27,7 @@ MappedFile::MappedFile(const std::filesystem::path& path) {
   }
   const int code = errno;
   close(handle);
-  if (failed) fail(failed, code);
+  if (failed) throw_file_error(path.string(), failed, code);
   size_ = static_cast<size_t>(status.st_size);
   time_ns_ = int64_t{status.st_mtim.tv_sec} * 1'000'000'000 + status.st_mtim.tv_nsec;
 }

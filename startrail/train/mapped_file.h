@@ -10,7 +10,7 @@ namespace startrail {
 
 class MappedFile {
  public:
-  // UserError naming the file when it cannot be opened, ClusterError when the disk fails.
+  // UserError naming the file when it cannot be opened, ClusterError when the machine fails (throw_file_error).
   explicit MappedFile(const std::filesystem::path& path);
   ~MappedFile();
   MappedFile(const MappedFile&) = delete;

@@ -11,7 +11,7 @@
 namespace startrail {
 
 OpenFile::OpenFile(std::string path) : path_(std::move(path)), descriptor_(open(path_.c_str(), O_RDONLY | O_CLOEXEC)) {
-  if (descriptor_ < 0) throw UserError(cat("data file ", path_, " cannot be opened: ", std::strerror(errno)));
+  if (descriptor_ < 0) throw_file_error(cat("data file ", path_), "cannot be opened", errno);
 }
 
 OpenFile::~OpenFile() { close(descriptor_); }

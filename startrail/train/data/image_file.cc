@@ -27,7 +27,7 @@ using Stream = std::unique_ptr<std::FILE, int (*)(std::FILE*)>;
 
 Stream open_stream(const fs::path& file, const char* mode, const char* failed) {
   Stream stream(std::fopen(file.c_str(), mode), std::fclose);
-  if (!stream) throw UserError(cat(file.string(), " ", failed, ": ", std::strerror(errno)));
+  if (!stream) throw_file_error(file.string(), failed, errno);
   return stream;
 }
 
@@ -51,7 +51,7 @@ class Input {
     const unsigned char png[] = {0x89, 'P', 'N', 'G', '\r', '\n', 0x1a, '\n'}, jpeg[] = {0xff, 0xd8, 0xff};
     unsigned char head[sizeof png] = {};
     const size_t got = std::fread(head, 1, sizeof head, stream_.get());
-    if (std::ferror(stream_.get())) fail(cat("cannot be read: ", std::strerror(errno)));
+    if (std::ferror(stream_.get())) throw_file_error(file_.string(), "cannot be read", errno);
     std::rewind(stream_.get());
     if (got == 0) fail("is empty: replace or remove it");
     const bool is_png = std::memcmp(head, png, sizeof png) == 0, is_jpeg = std::memcmp(head, jpeg, sizeof jpeg) == 0;
@@ -69,6 +69,13 @@ class Input {
       fail(cat("says it has ", header.width, " x ", header.height, " pixels: at most 65,535 a side are read"));
     if (bytes_ >= 0 && header.width * header.height / 10'000 > bytes_)
       fail_damaged(cat(header.width, " x ", header.height, " pixels cannot be in ", bytes_, " bytes").c_str());
+  }
+
+  // Of a picture that cannot be decoded row by row.
+  void check_held(const char* what, int64_t bytes) const {
+    if (bytes > kLargestHeld)
+      fail(cat("is ", what, " and would take ", human_bytes(static_cast<double>(bytes)), " of memory, more than ",
+               human_bytes(kLargestHeld), ": save it another way"));
   }
 
  private:
@@ -137,6 +144,7 @@ class PngRows : public ImageRows {
     header_ = {width, height, colours_ & PNG_COLOR_MASK_COLOR ? 3 : 1};
     interlaced_ = interlace != PNG_INTERLACE_NONE;
     input_.check_size(header_);
+    if (interlaced_) input_.check_held("interlaced", row_bytes() * header_.height);
     if (colours_ & PNG_COLOR_MASK_ALPHA) input_.fail("has an alpha channel: flatten it first");
     if (png_get_valid(handle_.png, handle_.info, PNG_INFO_tRNS))
       input_.fail("has an alpha channel (its tRNS chunk): flatten it first");
@@ -259,6 +267,9 @@ class JpegRows : public ImageRows {
     const auto& info = handle_.info;
     header_ = {info.image_width, info.image_height, info.jpeg_color_space == JCS_GRAYSCALE ? 1 : 3};
     input_.check_size(header_);
+    constexpr int64_t kCoefficient = 2;  // bytes
+    if (jpeg_has_multiple_scans(&handle_.info))
+      input_.check_held("progressive", header_.width * header_.height * header_.channels * kCoefficient);
     switch (info.jpeg_color_space) {
       case JCS_GRAYSCALE:
       case JCS_RGB:

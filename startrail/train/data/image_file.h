@@ -1,6 +1,7 @@
-// PNG and JPEG files: decoded row by row, so that memory does not grow with the picture and reading ends where the
-// caller's need does; and PNG files written. Used by pictures.cc. Colours are taken as the file has them: no gamma, no
-// colour profiles, and no rotation by EXIF, which sets for training have applied long before.
+// PNG and JPEG files: decoded row by row, so that reading ends where the caller's need does and memory does not grow
+// with the picture (interlaced PNG and progressive JPEG are held whole); and PNG files written. Used by pictures.cc.
+// Colours are taken as the file has them: no gamma, no colour profiles, and no rotation by EXIF, which sets for
+// training have applied long before.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +19,8 @@ struct ImageHeader {
   int64_t channels = 3;  // 1: gray
 };
 
-constexpr int64_t kLargestSide = 65'535;  // of a picture; what a header says beyond it is not believed
+constexpr int64_t kLargestSide = 65'535;         // of a picture; what a header says beyond it is not believed
+constexpr int64_t kLargestHeld = 1'000'000'000;  // bytes; of a picture that is held whole
 
 // An open image. Not for several threads at once.
 class ImageRows {

@@ -214,6 +214,14 @@ std::string with_png_size(std::string png, uint32_t width, uint32_t height) {
   return png;
 }
 
+std::string progressive_of_65000(const TempFolder& folder) {
+  write_test_jpeg(folder.path("a.jpg"), {.progressive = true});
+  std::string jpeg = bytes_of(folder.path("a.jpg"));
+  const size_t frame = jpeg.find("\xff\xc2");
+  STARTRAIL_CHECK(frame != std::string::npos, "no progressive frame");
+  return jpeg.replace(frame + 5, 4, "\xfd\xe8\xfd\xe8");  // 65000 x 65000
+}
+
 TEST(ImageFile, DoesNotBelieveAbsurdSizes) {
   const TempFolder folder;
   for (const bool interlaced : {false, true}) {
@@ -230,13 +238,27 @@ TEST(ImageFile, DoesNotBelieveAbsurdSizes) {
     EXPECT_NE(refusal(folder.write("b.png", with_png_size(png, 0, 11))).find("is damaged or truncated"),
               std::string::npos);
   }
-  write_test_jpeg(folder.path("a.jpg"), {.progressive = true});
-  std::string jpeg = bytes_of(folder.path("a.jpg"));
-  const size_t frame = jpeg.find("\xff\xc2");
-  ASSERT_NE(frame, std::string::npos);
-  jpeg.replace(frame + 5, 4, "\xfd\xe8\xfd\xe8");  // 65000 x 65000
+  const std::string jpeg = progressive_of_65000(folder);
   EXPECT_EQ(refusal(folder.write("b.jpg", jpeg)), cat("is damaged or truncated (65000 x 65000 pixels cannot be in ",
                                                       jpeg.size(), " bytes): replace or remove it"));
+}
+
+// Even when the files are long enough for what their headers say.
+TEST(ImageFile, DoesNotHoldHugePictures) {
+  const TempFolder folder;
+  const std::string padding(500'000, '\0');
+  for (const bool interlaced : {false, true}) {
+    write_test_png(folder.path("a.png"), {.interlaced = interlaced});
+    const std::string file =
+        folder.write("b.png", with_png_size(bytes_of(folder.path("a.png")), 40'000, 40'000) + padding);
+    // Row by row it takes no memory, and is found to be too short.
+    const char* start = interlaced
+                            ? "is interlaced and would take 4.80 GB of memory, more than 1.00 GB: save it another way"
+                            : "is damaged or truncated";
+    EXPECT_TRUE(refusal(file).starts_with(start)) << refusal(file);
+  }
+  EXPECT_EQ(refusal(folder.write("b.jpg", progressive_of_65000(folder) + padding)),
+            "is progressive and would take 25.4 GB of memory, more than 1.00 GB: save it another way");
 }
 
 // Files of all kinds whose every prefix and every flipped bit is tried.

@@ -26,10 +26,10 @@ Latent make_latent(const std::filesystem::path& file, Latent latent, const std::
   latent.extents = {shape[0], shape.size() == 4 ? shape[1] : 1, shape[shape.size() - 2], shape.back()};
   const auto [channels, frames, height, width] = latent.extents;
   if (channels != wanted.channels)
-    fail("has ", channels, " channels, but the shape has ", wanted.channels, ": set its channels to ", channels);
+    fail("has ", channels, " channels, but the model has ", wanted.channels, ": set model.channels=", channels);
   if (frames < wanted.frames || height < wanted.height || width < wanted.width)
-    fail("has ", frames, " x ", height, " x ", width, " frames, rows and columns, fewer than the shape's ",
-         wanted.frames, " x ", wanted.height, " x ", wanted.width, ": make the shape smaller or leave the file out");
+    fail("has ", frames, " x ", height, " x ", width, " frames, rows and columns, fewer than the model's ",
+         wanted.frames, " x ", wanted.height, " x ", wanted.width, ": make the model's smaller or leave the file out");
   return latent;
 }
 

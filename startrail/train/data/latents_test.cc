@@ -23,7 +23,7 @@ PicturesOptions options_for(const std::string& path, const PictureShape& shape) 
 }
 
 std::string refusal(const std::string& path, const PictureShape& shape) {
-  return error_of([&] { open_pictures(options_for(path, shape)); });
+  return without_advice(error_of([&] { open_pictures(options_for(path, shape)); }));
 }
 
 at::Tensor read(const Pictures& set, int64_t index, const PictureShape& shape) {
@@ -123,16 +123,16 @@ TEST(Latents, LargerOnesAreCroppedInTheMiddle) {
 TEST(Latents, RefusesWhatDoesNotFit) {
   const TempFolder folder;
   std::string file = write_npy(folder, "a.npy", numbers({4, 6, 8}));
-  const std::string sizes = file + " has 1 x 6 x 8 frames, rows and columns, fewer than the shape's ";
-  const std::string advice = ": make the shape smaller or leave the file out";
+  const std::string sizes = file + " has 1 x 6 x 8 frames, rows and columns, fewer than the model's ";
+  const std::string advice = ": make the model's smaller or leave the file out";
   EXPECT_EQ(refusal(folder.path(), {4, 1, 7, 8}), sizes + "1 x 7 x 8" + advice);
   EXPECT_EQ(refusal(folder.path(), {4, 1, 6, 9}), sizes + "1 x 6 x 9" + advice);
   EXPECT_EQ(refusal(folder.path(), {4, 2, 6, 8}), sizes + "2 x 6 x 8" + advice);
-  EXPECT_EQ(refusal(folder.path(), {3, 1, 6, 8}), file + " has 4 channels, but the shape has 3: set its channels to 4");
+  EXPECT_EQ(refusal(folder.path(), {3, 1, 6, 8}), file + " has 4 channels, but the model has 3: set model.channels=4");
   PicturesOptions options = options_for(folder.path(), {4, 1, 6, 8});
   options.fit = "resize";
   EXPECT_EQ(error_of([&] { open_pictures(options); }),
-            folder.path() + " has latents, which cannot be resized: give fit crop");
+            folder.path() + " has latents, which cannot be resized: set data.fit=crop");
   write_npy(folder, "a.npy", numbers({6, 8}));
   EXPECT_EQ(refusal(folder.path(), {4, 1, 6, 8}),
             file + " has the shape [6, 8]: latents are [channels, height, width] or [channels, frames, height, width]");
@@ -158,7 +158,7 @@ TEST(Latents, RefusesOrSkipsDamagedFiles) {
   PicturesOptions options = options_for(folder.path(), shape);
   options.skip_bad = true;
   EXPECT_EQ(open_pictures(options)->count(), 1);
-  EXPECT_EQ(open_pictures(options)->skipped(), 3);
+  EXPECT_EQ(open_pictures(options)->skipped().size(), 3u);
 }
 
 TEST(Latents, NumbersThatAreNoneAreFoundWhenRead) {

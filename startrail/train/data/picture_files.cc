@@ -40,7 +40,11 @@ class Walk {
     std::sort(folders.begin(), folders.end());
     const size_t beside = found_.files.size();
     for (const fs::path& folder : folders) add_class(folder);
-    if (beside > 0) add_class_of_all(folders);
+    if (found_.classes.empty())
+      found_.classes = {"all"};
+    else
+      leave_out(beside);
+    leave_out_strangers();
     const auto order = [](const PictureFile& a, const PictureFile& b) {
       return std::tie(a.label, a.name) < std::tie(b.label, b.name);
     };
@@ -67,21 +71,32 @@ class Walk {
     if (found_.files.size() > before)
       found_.classes.push_back(name);
     else if (!left_out)  // a folder of runs is no class
-      found_.empty_classes.push_back(folder.string());
+      found_.problems.push_back(cat("class folder ", folder.string(), " has no pictures: fill or remove it"));
   }
 
-  void add_class_of_all(const std::vector<fs::path>& folders) {
-    for (const fs::path& folder : folders) {
-      const std::string name = folder.filename().string();
-      const auto is = [&](const std::string& other) { return other == folder.string(); };
-      const bool empty = std::any_of(found_.empty_classes.begin(), found_.empty_classes.end(), is);
-      if (!empty && std::find(found_.classes.begin(), found_.classes.end(), name) == found_.classes.end()) continue;
-      throw UserError(cat(found_.root.string(), " has both pictures (", found_.files.front().name, ") and subfolders (",
-                          name, "): subfolders are classes, so move the pictures into some, or ",
-                          "the subfolders away"));
-    }
-    found_.classes = {"all"};
+  // The first files, which lie beside the classes' folders.
+  void leave_out(size_t beside) {
+    for (size_t i = 0; i < beside; ++i)
+      found_.problems.push_back(
+          cat(path_of(found_.files[i]), " lies beside folders, which are classes: move it into one of them, or away"));
+    found_.files.erase(found_.files.begin(), found_.files.begin() + static_cast<int64_t>(beside));
   }
+
+  // Images among latents, or the other way round: the fewer.
+  void leave_out_strangers() {
+    auto& files = found_.files;
+    const auto latent = [](const PictureFile& file) { return is_latent(file.kind); };
+    const auto latents = static_cast<size_t>(std::count_if(files.begin(), files.end(), latent));
+    const bool expected = 2 * latents > files.size();
+    for (const PictureFile& file : files)
+      if (is_latent(file.kind) != expected)
+        found_.problems.push_back(cat(path_of(file), " is ", expected ? "a picture" : "a latent",
+                                      ", but most files of ", found_.root.string(), " are ",
+                                      expected ? "latents" : "pictures", ": give a folder that has only one of them"));
+    std::erase_if(files, [&](const PictureFile& file) { return is_latent(file.kind) != expected; });
+  }
+
+  std::string path_of(const PictureFile& file) const { return (found_.root / file.name).string(); }
 
   // Adds the files of a folder and those below it. Returns whether a folder was left out.
   bool enter(const fs::path& folder, const std::string& prefix, int64_t label) {
@@ -108,10 +123,6 @@ class Walk {
     if (there && !S_ISREG(status.st_mode)) return;
     PictureFile file{prefix + entry.path().filename().string(), label, *kind, status.st_size,
                      int64_t{status.st_mtim.tv_sec} * 1'000'000'000 + status.st_mtim.tv_nsec};
-    // A wrong kind is told of before its million headers are read.
-    if (!found_.files.empty() && is_latent(*kind) != is_latent(found_.files.front().kind))
-      throw UserError(cat(found_.root.string(), " has both pictures and latents (", found_.files.front().name, " and ",
-                          file.name, "): give a folder that has only one of them"));
     found_.files.push_back(std::move(file));
   }
 

@@ -22,14 +22,15 @@ struct PictureFile {
 
 struct PictureFiles {
   std::filesystem::path root;
-  std::vector<std::string> classes;        // sorted
-  std::vector<PictureFile> files;          // sorted by class, then by name
-  std::vector<std::string> empty_classes;  // paths of subfolders without pictures; not among the classes
-  int64_t outputs = 0;                     // folders left out because training wrote them
+  std::vector<std::string> classes;   // sorted
+  std::vector<PictureFile> files;     // sorted by class, then by name; all images or all latents
+  std::vector<std::string> problems;  // a sentence for each file or folder left out because it does not belong
+  int64_t outputs = 0;                // folders left out because training wrote them
 };
 
-// `without` is a folder below that is left out, or "". UserError when the path is no folder, has pictures beside
-// subfolders, has both images and latents, or cannot be read. There may be no files.
+// `without` is a folder below that is left out, or "". Problems are subfolders without pictures, pictures beside
+// subfolders that have some, and images among latents or the other way round. UserError when the path is no folder or
+// cannot be read. There may be no files.
 PictureFiles find_pictures(const std::string& path, const std::string& without);
 
 }  // namespace startrail

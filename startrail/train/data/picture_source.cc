@@ -79,10 +79,13 @@ std::string PictureSource::describe() const {
              validation_, held_out_ ? " more" : " of them", " for validation");
 }
 
-Skipped PictureSource::skipped() const {
+std::vector<std::string> PictureSource::skipped() const {
+  std::vector<std::string> all = pictures_->skipped();
+  if (held_out_)
+    for (std::string& problem : held_out_->skipped()) all.push_back(std::move(problem));
   const std::lock_guard lock(mutex_);
-  const int64_t opened = pictures_->skipped() + (held_out_ ? held_out_->skipped() : 0);
-  return {opened + static_cast<int64_t>(bad_.size()), first_error_.empty() ? pictures_->first_problem() : first_error_};
+  for (const auto& [index, problem] : bad_) all.push_back(problem);
+  return all;
 }
 
 Example PictureSource::training(int64_t index, Order layout, Group& group) const {
@@ -137,18 +140,18 @@ at::Tensor PictureSource::read(const Part& part, Picture& picture, const at::Ten
     try {
       if (!bad) patches = read(part.set, index, places);
     } catch (const UserError& error) {
-      if (!options_.skip_bad) throw UserError(cat(error.what(), "; data.on_error=skip goes on without such files"));
+      if (!options_.skip_bad) throw UserError(cat(error.what(), kSkipAdvice));
       bad = true;
       const std::lock_guard lock(mutex_);
-      if (first_error_.empty()) first_error_ = error.what();
+      bad_.emplace(part.offset + index, error.what());
     }
     if (!options_.skip_bad) return patches;
     const auto all = group.all_gather(bad ? 1.0 : 0.0);
     if (std::find(all.begin(), all.end(), 1.0) == all.end()) return patches;
     const std::lock_guard lock(mutex_);
-    bad_.insert(part.offset + index);
+    bad_.emplace(part.offset + index, cat(part.set.name(index), " could not be read by another rank"));
   }
-  throw UserError(cat("no picture can be read; the first error: ", skipped().first));
+  throw UserError(cat("no picture can be read; the first error: ", skipped().front()));
 }
 
 Example PictureSource::example(const Part& part, std::vector<Picture> pictures, Order layout, Group& group) const {

@@ -2,17 +2,15 @@
 // gets the patches of its own tokens.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <mutex>
-#include <set>
 
 #include "startrail/train/data/pictures.h"
 #include "startrail/train/data/source.h"
 #include "startrail/train/model/dit_config.h"
 
 namespace startrail {
-
-inline constexpr const char* kShapes = "shapes";  // data.path that means generated pictures
 
 struct PictureSourceOptions {
   int64_t together = 1;             // pictures in a sequence, each attending to itself only
@@ -36,7 +34,7 @@ class PictureSource : public Source {
   int64_t epoch() const override;
   std::string fingerprint() const override;
   std::string describe() const override;
-  Skipped skipped() const override;
+  std::vector<std::string> skipped() const override;
   std::vector<std::string> classes() const override { return pictures_->classes(); }
 
  private:
@@ -64,8 +62,7 @@ class PictureSource : public Source {
   PictureSourceOptions options_;
   int64_t training_ = 0, validation_ = 0;  // pictures
   mutable std::mutex mutex_;
-  mutable std::set<int64_t> bad_;  // indices; those of held_out_ follow those of pictures_
-  mutable std::string first_error_;
+  mutable std::map<int64_t, std::string> bad_;  // what is wrong by index; those of held_out_ follow those of pictures_
 };
 
 }  // namespace startrail

@@ -17,6 +17,7 @@
 #include <jpeglib.h>
 
 #include "startrail/base/error.h"
+#include "startrail/train/data/pictures.h"
 
 namespace startrail {
 
@@ -24,6 +25,9 @@ inline std::string bytes_of(const std::string& file) {
   std::ifstream in(file, std::ios::binary);
   return {std::istreambuf_iterator<char>(in), {}};
 }
+
+// An error without the advice to skip such files.
+inline std::string without_advice(const std::string& error) { return error.substr(0, error.find(kSkipAdvice)); }
 
 // A different value for every place and channel.
 inline uint8_t test_pixel(int64_t x, int64_t y, int64_t channel) {

@@ -70,8 +70,7 @@ void check_read(const Pictures& set, const PictureShape& shape, int64_t index, c
 struct Opened {
   PicturesOptions options;
   PictureFiles found;
-  int64_t skipped = 0;
-  std::string first_problem = {};  // of those skipped
+  std::vector<std::string> problems = {};  // of those left out
 
   fs::path path(size_t file) const { return found.root / found.files[file].name; }
 };
@@ -87,8 +86,7 @@ class FolderPictures : public Pictures {
     fingerprint_ = digest(facts);
   }
   const std::vector<std::string>& classes() const override { return opened_.found.classes; }
-  int64_t skipped() const override { return opened_.skipped; }
-  std::string first_problem() const override { return opened_.first_problem; }
+  std::vector<std::string> skipped() const override { return opened_.problems; }
 
  protected:
   // "1,204 PNG and 33 JPEG pictures in 4 classes" from the number of the first and of the second kind.
@@ -98,7 +96,8 @@ class FolderPictures : public Pictures {
     if (first > 0) kinds.push_back(cat(counted(first), " ", names[0]));
     if (second > 0) kinds.push_back(cat(counted(second), " ", names[1]));
     std::vector<std::string> left_out;
-    if (skipped() > 0) left_out.push_back(cat(counted(skipped()), " unusable"));
+    const auto unusable = static_cast<int64_t>(opened_.problems.size());
+    if (unusable > 0) left_out.push_back(cat(counted(unusable), " unusable"));
     if (opened_.found.outputs > 0)
       left_out.push_back(cat(opened_.found.outputs, opened_.found.outputs == 1 ? " run or model" : " runs or models"));
     return cat(join(kinds, " and "), " ", what, count() == 1 ? "" : "s", " in ", plural(classes_count, "class", "es"),
@@ -111,7 +110,8 @@ class FolderPictures : public Pictures {
 
 void check_channels(const ImageHeader& header, const PictureShape& shape, const fs::path& file) {
   if (header.channels > shape.channels)
-    throw UserError(cat(file.string(), " has colours, but the shape has 1 channel: give it 3, or gray pictures"));
+    throw UserError(
+        cat(file.string(), " has colours, but the model has 1 channel: set model.channels=3, or make it gray"));
 }
 
 // [channels or 1, rows, width] from 0 to 255 to colours, gray repeated. By hand, as are the sums before: libtorch's
@@ -229,7 +229,8 @@ class ShapePictures : public Pictures {
  public:
   explicit ShapePictures(const PicturesOptions& options) : options_(options) {
     if (options.shape.channels != 1 && options.shape.channels != 3)
-      throw UserError(cat("generated shapes with ", options.shape.channels, " channels cannot be: give 1 or 3"));
+      throw UserError(
+          cat("generated shapes with ", options.shape.channels, " channels cannot be: set model.channels to 1 or 3"));
   }
 
   int64_t count() const override { return options_.generated; }
@@ -246,7 +247,6 @@ class ShapePictures : public Pictures {
   std::string fingerprint() const override {
     return digest(cat("shapes ", to_text(options_.shape), " ", count(), " ", options_.seed));
   }
-  int64_t skipped() const override { return 0; }
 
  private:
   PicturesOptions options_;
@@ -256,14 +256,14 @@ class ShapePictures : public Pictures {
 void check_kind(const PicturesOptions& options, bool latents) {
   const PictureShape& shape = options.shape;
   if (latents && options.fit == "resize")
-    throw UserError(cat(options.path, " has latents, which cannot be resized: give fit crop"));
+    throw UserError(cat(options.path, " has latents, which cannot be resized: set data.fit=crop"));
   if (latents) return;
   if (shape.channels != 1 && shape.channels != 3)
     throw UserError(cat(options.path, " has PNG or JPEG pictures, which cannot have ", shape.channels,
-                        " channels: give 3, or 1 for gray ones"));
+                        " channels: set model.channels=3, or 1 for gray ones"));
   if (shape.frames != 1)
-    throw UserError(cat(options.path, " has PNG or JPEG pictures, but the shape has ", shape.frames,
-                        " frames: give 1, or latents of videos"));
+    throw UserError(cat(options.path, " has PNG or JPEG pictures, but the model has ", shape.frames,
+                        " frames: set model.frames=1, or give latents of videos"));
 }
 
 // Reads every file's header: the latents of those that hold some, and what is wrong with each file, "" for nothing.
@@ -296,13 +296,12 @@ void leave_out(const std::vector<std::string>& problems, Opened& opened, LatentL
   LatentLists lists;
   for (size_t i = 0; i < problems.size(); ++i) {
     if (!problems[i].empty()) {
-      if (opened.first_problem.empty()) opened.first_problem = problems[i];
+      opened.problems.push_back(problems[i]);
       continue;
     }
     files.push_back(std::move(opened.found.files[i]));
     lists.push_back(std::move(latents[i]));
   }
-  opened.skipped += static_cast<int64_t>(problems.size() - files.size());
   opened.found.files = std::move(files);
   latents = std::move(lists);
 }
@@ -311,27 +310,26 @@ void leave_out(const std::vector<std::string>& problems, Opened& opened, LatentL
 
 std::shared_ptr<const Pictures> open_pictures(const PicturesOptions& options) {
   check_options(options);
-  if (options.path == "shapes") return std::make_shared<ShapePictures>(options);
-  Opened opened{options, find_pictures(options.path, options.without), 0};
-  const PictureFiles& found = opened.found;
-  if (found.files.empty())
+  if (options.path == kShapes) return std::make_shared<ShapePictures>(options);
+  Opened opened{options, find_pictures(options.path, options.without)};
+  opened.problems = opened.found.problems;
+  if (opened.found.files.empty())
     throw UserError(cat("picture folder ", options.path,
                         " has no pictures: give one with .png, .jpg, .jpeg, .npy or .safetensors files"));
-  if (!found.empty_classes.empty() && !options.skip_bad)
-    throw UserError(cat("class folder ", found.empty_classes.front(), " has no pictures: fill or remove it"));
-  opened.skipped = static_cast<int64_t>(found.empty_classes.size());
-  const bool latents = is_latent(found.files.front().kind);
+  const auto refuse = [&](const char* advice) {
+    const auto more = static_cast<int64_t>(opened.problems.size()) - 1;
+    throw UserError(
+        cat(opened.problems.front(), more == 0 ? "" : cat(" (and ", plural(more, "more problem"), ")"), advice));
+  };
+  // Before the headers are read, of which there may be millions.
+  if (!opened.problems.empty() && !options.skip_bad) refuse(kSkipAdvice);
+  const bool latents = is_latent(opened.found.files.front().kind);
   check_kind(options, latents);
   std::vector<std::string> problems;
   LatentLists lists = read_headers(opened, problems);
-  const auto is_bad = [](const std::string& problem) { return !problem.empty(); };
-  const auto bad = std::count_if(problems.begin(), problems.end(), is_bad);
-  const bool all = bad == static_cast<int64_t>(problems.size());
-  if (bad > 0 && (all || !options.skip_bad))
-    throw UserError(cat(*std::find_if(problems.begin(), problems.end(), is_bad),
-                        bad == 1 ? "" : cat(" (and ", plural(bad - 1, "more file"), " cannot be used)"),
-                        all && options.skip_bad ? "; nothing else is left" : ""));
   leave_out(problems, opened, lists);
+  if (opened.found.files.empty()) refuse(options.skip_bad ? "; nothing else is left" : "");
+  if (!opened.problems.empty() && !options.skip_bad) refuse(kSkipAdvice);
   if (latents) return std::make_shared<LatentPictures>(std::move(opened), std::move(lists));
   return std::make_shared<ImagePictures>(std::move(opened));
 }

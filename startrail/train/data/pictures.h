@@ -24,8 +24,11 @@ struct PictureBand {
   int64_t first_frame = 0, end_frame = 1, first_row = 0, end_row = 0;
 };
 
+constexpr const char* kShapes = "shapes";  // the path that means generated pictures
+constexpr const char* kSkipAdvice = "; data.on_error=skip goes on without such files";
+
 struct PicturesOptions {
-  std::string path;            // a folder of pictures or latents, or the word "shapes": generated ones
+  std::string path;            // a folder of pictures or latents, or kShapes
   PictureShape shape;          // what every picture is brought to
   std::string fit = "crop";    // "crop": scaled so that it just covers the shape, then its middle; "resize": stretched
   bool skip_bad = false;       // leave out files that cannot be used instead of refusing the set
@@ -48,14 +51,14 @@ class Pictures {
   virtual std::string name(int64_t index) const = 0;  // its file, its file and tensor, or "shape 17"
   virtual std::string describe() const = 0;           // "1,204 PNG and 33 JPEG pictures in 4 classes"
   virtual std::string fingerprint() const = 0;        // changes when the files, their sizes, times or the options do
-  virtual int64_t skipped() const = 0;                // files and empty classes left out when it was opened
-  virtual std::string first_problem() const { return ""; }  // of one of them
+  // What was wrong with each file or folder left out when it was opened.
+  virtual std::vector<std::string> skipped() const { return {}; }
 };
 
 // Classes are the folder's subfolders, of which links count too; what is in deeper folders belongs to them. Hidden
 // files, files of other kinds and folders that training wrote (files.h) are ignored. UserError, naming the file or
-// folder, for a header that is bad or does not fit the shape, a class without pictures, pictures beside subfolders,
-// pictures beside latents, or nothing to read.
+// folder, for a header that is bad or does not fit the shape and for what find_pictures calls a problem, unless they
+// are to be skipped; or when there is nothing to read.
 std::shared_ptr<const Pictures> open_pictures(const PicturesOptions& options);
 
 }  // namespace startrail

@@ -24,7 +24,7 @@ at::Tensor read(const Pictures& set, int64_t index, const PictureShape& shape) {
 }
 
 std::string refusal(const PicturesOptions& options) {
-  return error_of([&] { open_pictures(options); });
+  return without_advice(error_of([&] { open_pictures(options); }));
 }
 
 std::string png(const TempFolder& folder, const std::string& name, const TestPng& test = {}) {
@@ -67,7 +67,7 @@ TEST(Pictures, SubfoldersAreClasses) {
             (std::vector<std::string>{"cat/deep/er/z.png cat", "cat/x.jpg cat", "cat-fish/x.png cat-fish",
                                       "dog/a.JPeG dog", "dog/b.PNG dog"}));
   EXPECT_EQ(set->describe(), "3 PNG and 2 JPEG pictures in 3 classes");
-  EXPECT_EQ(set->skipped(), 0);
+  EXPECT_TRUE(set->skipped().empty());
 }
 
 TEST(Pictures, WithoutSubfoldersThereIsOneClass) {
@@ -215,15 +215,22 @@ TEST(Pictures, RefusesFoldersThatAreNoSet) {
   EXPECT_EQ(refusal(options_for(folder.path())),
             "class folder " + folder.path("dog") + " has no pictures: fill or remove it");
   const std::string loose = png(folder, "loose.png");
-  EXPECT_EQ(refusal(options_for(folder.path())),
-            folder.path() +
-                " has both pictures (loose.png) and subfolders (cat): subfolders are classes, so move the "
-                "pictures into some, or the subfolders away");
+  const std::string beside = loose + " lies beside folders, which are classes: move it into one of them, or away";
+  fs::remove_all(folder.path("dog"));
+  EXPECT_EQ(refusal(options_for(folder.path())), beside);
+  const std::string latent = folder.write("cat/a.npy", "");
+  const std::string stranger = cat(latent, " is a latent, but most files of ", folder.path(),
+                                   " are pictures: give a folder that has only one of them");
+  EXPECT_EQ(error_of([&] { open_pictures(options_for(folder.path())); }),
+            beside + " (and 1 more problem); data.on_error=skip goes on without such files");
   fs::remove(loose);
-  folder.write("dog/a.npy", "");
-  EXPECT_EQ(refusal(options_for(folder.path())), folder.path() +
-                                                     " has both pictures and latents (cat/a.png and "
-                                                     "dog/a.npy): give a folder that has only one of them");
+  EXPECT_EQ(refusal(options_for(folder.path())), stranger);
+  png(folder, "loose.png");
+  PicturesOptions options = options_for(folder.path());
+  options.skip_bad = true;
+  const auto set = open_pictures(options);
+  EXPECT_EQ(names(*set, folder), (std::vector<std::string>{"cat/a.png cat"}));
+  EXPECT_EQ(set->skipped(), (std::vector<std::string>{beside, stranger}));
 }
 
 TEST(Pictures, RefusesOptionsThatCannotBe) {
@@ -232,11 +239,13 @@ TEST(Pictures, RefusesOptionsThatCannotBe) {
   EXPECT_EQ(refusal(options_for(folder.path(), {3, 1, 0, 8})),
             "a picture of 3 x 1 x 0 x 8 (channels, frames, height, width) cannot be: give 1 to 65535 for each");
   EXPECT_EQ(refusal(options_for(folder.path(), {1, 1, 8, 8})),
-            file + " has colours, but the shape has 1 channel: give it 3, or gray pictures");
+            file + " has colours, but the model has 1 channel: set model.channels=3, or make it gray");
   EXPECT_EQ(refusal(options_for(folder.path(), {4, 1, 8, 8})),
-            folder.path() + " has PNG or JPEG pictures, which cannot have 4 channels: give 3, or 1 for gray ones");
+            folder.path() +
+                " has PNG or JPEG pictures, which cannot have 4 channels: set model.channels=3, or 1 for gray ones");
   EXPECT_EQ(refusal(options_for(folder.path(), {3, 2, 8, 8})),
-            folder.path() + " has PNG or JPEG pictures, but the shape has 2 frames: give 1, or latents of videos");
+            folder.path() +
+                " has PNG or JPEG pictures, but the model has 2 frames: set model.frames=1, or give latents of videos");
   PicturesOptions options = options_for(folder.path());
   options.fit = "pad";
   EXPECT_EQ(refusal(options), "fit 'pad' is not known: give crop or resize");
@@ -246,7 +255,8 @@ TEST(Pictures, RefusesOptionsThatCannotBe) {
   options = options_for("shapes");
   options.generated = 0;
   EXPECT_EQ(refusal(options), "a set of 0 generated pictures is empty: give 1 or more");
-  EXPECT_EQ(refusal(options_for("shapes", {4, 1, 8, 8})), "generated shapes with 4 channels cannot be: give 1 or 3");
+  EXPECT_EQ(refusal(options_for("shapes", {4, 1, 8, 8})),
+            "generated shapes with 4 channels cannot be: set model.channels to 1 or 3");
 }
 
 TEST(Pictures, RefusesOrSkipsBadFiles) {
@@ -255,7 +265,7 @@ TEST(Pictures, RefusesOrSkipsBadFiles) {
   const std::string empty = folder.write("cat/a.png", "");
   png(folder, "cat/c.png", {.colours = PNG_COLOR_TYPE_RGBA});
   PicturesOptions options = options_for(folder.path());
-  EXPECT_EQ(refusal(options), empty + " is empty: replace or remove it (and 1 more file cannot be used)");
+  EXPECT_EQ(refusal(options), empty + " is empty: replace or remove it (and 1 more problem)");
   jpeg(folder, "dog/cmyk.jpg", {.colours = JCS_CMYK, .stored = JCS_CMYK});  // a class with nothing left
   fs::create_directories(folder.path("eel"));
   fs::create_directories(folder.path("fox"));
@@ -265,13 +275,14 @@ TEST(Pictures, RefusesOrSkipsBadFiles) {
   const auto set = open_pictures(options);
   EXPECT_EQ(names(*set, folder), (std::vector<std::string>{"cat/b.png cat", "fox/good.jpg fox"}));
   EXPECT_EQ(set->classes(), (std::vector<std::string>{"cat", "dog", "fox"}));  // dog keeps its number
-  EXPECT_EQ(set->skipped(), 5);
-  EXPECT_NE(set->first_problem().find("is empty"), std::string::npos);
+  EXPECT_EQ(set->skipped().size(), 5u);
+  EXPECT_EQ(set->skipped()[0], "class folder " + folder.path("eel") + " has no pictures: fill or remove it");
+  EXPECT_NE(set->skipped()[1].find("is empty"), std::string::npos);
   EXPECT_EQ(set->describe(), "1 PNG and 1 JPEG pictures in 3 classes (5 unusable left out)");
   fs::remove(folder.path("cat/b.png"));
   fs::remove(folder.path("fox/good.jpg"));
-  EXPECT_EQ(refusal(options),
-            empty + " is empty: replace or remove it (and 3 more files cannot be used); nothing else is left");
+  EXPECT_EQ(refusal(options), "class folder " + folder.path("eel") +
+                                  " has no pictures: fill or remove it (and 4 more problems); nothing else is left");
 }
 
 TEST(Pictures, AFileThatBreaksLaterIsNamed) {
@@ -339,7 +350,7 @@ TEST(Pictures, ManyFilesOpenInOrder) {
   PicturesOptions options = options_for(folder.path());
   EXPECT_EQ(refusal(options), folder.path("a/00300.jpg") +
                                   " is not a JPEG file despite its name: replace or remove it "
-                                  "(and 1 more file cannot be used)");
+                                  "(and 1 more problem)");
   options.skip_bad = true;
   const auto set = open_pictures(options);
   EXPECT_EQ(set->count(), 700);
@@ -376,7 +387,7 @@ TEST(Pictures, ShapesNeedNoFiles) {
   EXPECT_EQ(set->name(17), "shape 17");
   EXPECT_EQ(set->label(17), 1);
   EXPECT_EQ(set->classes()[1], "cross");
-  EXPECT_EQ(set->skipped(), 0);
+  EXPECT_TRUE(set->skipped().empty());
   const at::Tensor whole = read(*set, 17, options.shape);
   EXPECT_EQ(whole.sizes(), (std::vector<int64_t>{1, 3, 16, 20}));
   EXPECT_TRUE(at::equal(set->read(17, {1, 2, 4, 9}), whole.slice(1, 1, 2).slice(2, 4, 9)));

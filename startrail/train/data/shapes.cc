@@ -23,9 +23,7 @@ struct Point {
 class Random {
  public:
   explicit Random(uint64_t key) : key_(key) {}
-  double between(double low, double high) {
-    return low + (high - low) * static_cast<double>(mix(key_, next_++) >> 11) * 0x1p-53;
-  }
+  double between(double low, double high) { return low + (high - low) * uniform(key_, next_++); }
 
  private:
   uint64_t key_, next_ = 0;

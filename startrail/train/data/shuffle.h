@@ -1,5 +1,5 @@
-// A pseudo-random permutation of [0, count) from a seed that needs no memory: the order of an epoch, computable at any
-// place, which is what makes a run resumable to the token.
+// Chance that needs no memory: a pseudo-random permutation of [0, count) from a seed, the order of an epoch, computable
+// at any place, which is what makes a run resumable to the token; and numbers that depend on their place only.
 #pragma once
 
 #include <cstdint>
@@ -11,5 +11,8 @@ int64_t shuffled(int64_t index, int64_t count, uint64_t seed, int64_t epoch);
 
 // A well-mixed 64-bit number from numbers.
 uint64_t mix(uint64_t a, uint64_t b);
+
+// A number in [0, 1): one of an endless row that the key has.
+inline double uniform(uint64_t key, uint64_t index) { return static_cast<double>(mix(key, index) >> 11) * 0x1p-53; }
 
 }  // namespace startrail

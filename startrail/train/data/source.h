@@ -7,12 +7,6 @@
 
 namespace startrail {
 
-// Files that were left out because they could not be used.
-struct Skipped {
-  int64_t count = 0;
-  std::string first;  // what was wrong with one of them; may be empty
-};
-
 class Source {
  public:
   virtual ~Source() = default;
@@ -27,7 +21,8 @@ class Source {
   virtual std::string fingerprint() const = 0;
   // For people: what it is and how much.
   virtual std::string describe() const = 0;
-  virtual Skipped skipped() const { return {}; }
+  // What was wrong with each file that was left out.
+  virtual std::vector<std::string> skipped() const { return {}; }
   // Of labelled data, by their numbers.
   virtual std::vector<std::string> classes() const { return {}; }
 };

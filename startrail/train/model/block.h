@@ -18,6 +18,10 @@ struct BlockParts {
   std::function<at::Tensor(const at::Tensor& x, const at::Tensor& out, const Weights&)> after;
 };
 
+// For `before`: [tokens, heads * dim] -> [tokens, heads, dim] -> [1, heads, tokens, dim], views.
+at::Tensor heads_of(const at::Tensor& x, int64_t dim);
+at::Tensor as_batch(const at::Tensor& x);
+
 // With sequence.recompute only x, out and lse are kept for the backward pass; there both parts are computed again, and
 // attention's own backward is called on what was kept.
 at::Tensor run_block(const BlockParts& block, const at::Tensor& x, const Weights& weights, const Sequence& sequence);

@@ -84,8 +84,6 @@ at::Tensor sampling_step(const std::string& objective, const at::Tensor& noisy, 
   return picture * next.signal + noise * next.noise;
 }
 
-double uniform(uint64_t key, uint64_t index) { return static_cast<double>(mix(key, index) >> 11) * 0x1p-53; }
-
 at::Tensor noise_rows(const std::vector<uint64_t>& keys, const at::Tensor& places, int64_t tokens, int64_t features) {
   const int64_t count = places.size(0);
   at::Tensor rows = at::empty({count, features}, at::kFloat);

@@ -37,8 +37,6 @@ at::Tensor sampling_step(const std::string& objective, const at::Tensor& noisy, 
 // i is [features] of picture places[i] / tokens, whose noise is keys[picture]'s. Any row can be had without the others,
 // so every rank makes the noise of its own tokens and all agree.
 at::Tensor noise_rows(const std::vector<uint64_t>& keys, const at::Tensor& places, int64_t tokens, int64_t features);
-// A number in [0, 1), one of an endless row.
-double uniform(uint64_t key, uint64_t index);
 
 struct DrawOptions {
   std::vector<int64_t> labels;  // a picture for each; -1: without a class

@@ -6,6 +6,7 @@
 
 #include "startrail/base/error.h"
 #include "startrail/train/model/block.h"
+#include "startrail/train/model/llama_config.h"
 #include "startrail/train/model/ops.h"
 
 namespace startrail {
@@ -91,13 +92,9 @@ at::Tensor norm_modulated(const at::Tensor& x, const at::Tensor& shift, const at
   return at::addcmul(shift, normed, scale + 1);
 }
 
-at::Tensor heads_of(const at::Tensor& x, int64_t dim) { return x.view({x.size(0), x.size(1) / dim, dim}); }
-at::Tensor as_batch(const at::Tensor& x) { return x.transpose(0, 1).unsqueeze(0); }
-
-// The frequencies of an axis that has `features` of them: features / 2 waves.
+// Of an axis that has `features`: as many waves as rotary positions of that width have, also for sines.
 at::Tensor frequencies(int64_t features) {
-  const at::Tensor exponents = at::arange(features / 2, at::kDouble) * (-2.0 / static_cast<double>(features));
-  return (exponents * std::log(kPeriod)).exp();
+  return at::tensor(rope_frequencies({.theta = kPeriod}, features).frequencies, at::kDouble);
 }
 
 // How many of `features` tell frame, row and column: a quarter the frame, if there is more than one.

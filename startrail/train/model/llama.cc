@@ -18,10 +18,6 @@ constexpr int64_t kFirstLayer = 1;  // after the embedding
 
 constexpr double kDeviation = 0.02;
 
-at::Tensor heads_of(const at::Tensor& x, int64_t dim) { return x.view({x.size(0), x.size(1) / dim, dim}); }
-// [tokens, heads, dim] -> [1, heads, tokens, dim], a view.
-at::Tensor as_batch(const at::Tensor& x) { return x.transpose(0, 1).unsqueeze(0); }
-
 std::array<at::Tensor, 3> project(const LlamaConfig& config, const Rotation& rotation, const at::Tensor& x,
                                   const Weights& weights) {
   const at::Tensor normed = rms_norm(x, weights[kNorm1], config.norm_eps);

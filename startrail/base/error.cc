@@ -1,0 +1,14 @@
+#include "startrail/base/error.h"
+
+#include <cerrno>
+#include <cstring>
+
+namespace startrail {
+
+void throw_file_error(const std::string& file, const char* what, int code) {
+  const std::string message = cat(file, " ", what, ": ", std::strerror(code));
+  if (code == EIO || code == EMFILE || code == ENFILE || code == ENOMEM) throw ClusterError(message);
+  throw UserError(message);
+}
+
+}  // namespace startrail
