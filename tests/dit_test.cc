@@ -405,13 +405,15 @@ TEST(DitTraining, GoesOnFromACheckpointWithItsMeanOfWeights) {
 }
 
 TEST(DitTraining, NeedsAboutTheMemoryThatWasEstimated) {
-  for (const auto& [ranks, grid, precision, recompute] :
-       {std::tuple(1, "ring", "float32", true), std::tuple(1, "ring", "bfloat16", true),
-        std::tuple(1, "ring", "float32", false), std::tuple(4, "startrail:2", "float32", true),
-        std::tuple(4, "ring", "bfloat16", true)}) {
+  for (const auto& [ranks, grid, precision, recompute, side] :
+       {std::tuple(1, "ring", "float32", true, 256), std::tuple(1, "ring", "bfloat16", true, 256),
+        std::tuple(1, "ring", "float32", false, 256), std::tuple(4, "startrail:2", "float32", true, 256),
+        std::tuple(4, "ring", "bfloat16", true, 256), std::tuple(1, "ring", "float32", true, 64),
+        std::tuple(1, "ring", "bfloat16", false, 64)}) {  // 16 pictures in a sequence
     TrainConfig config = small_config();
     config.run.save_every = 0;
-    config.model.height = config.model.width = 256;
+    config.model.height = config.model.width = side;
+    config.train.tokens = 4096;
     config.train.steps = 2;
     config.train.batch = 1;
     config.validate.windows = 1;
@@ -426,9 +428,9 @@ TEST(DitTraining, NeedsAboutTheMemoryThatWasEstimated) {
     const Estimate e = estimate(settled, model);
     const TrainingResult result = run_training(config);
     const auto measured = static_cast<double>(result.last.peak_bytes);
-    const std::string what = cat(ranks, " ranks, ", grid, " ", precision, recompute ? "" : ", all saved", ": measured ",
-                                 human_bytes(measured), " (static ", human_bytes(result.static_bytes), "), estimated ",
-                                 human_bytes(e.rank_bytes()));
+    const std::string what = cat(ranks, " ranks, ", grid, " ", precision, recompute ? "" : ", all saved", ", side ",
+                                 side, ": measured ", human_bytes(measured), " (static ",
+                                 human_bytes(result.static_bytes), "), estimated ", human_bytes(e.rank_bytes()));
     EXPECT_LT(measured, 1.25 * static_cast<double>(e.rank_bytes())) << what;
     EXPECT_GT(measured, 0.6 * static_cast<double>(e.rank_bytes())) << what;
     EXPECT_EQ(result.last.attention.total(), e.attention_bytes) << what;

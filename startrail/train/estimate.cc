@@ -33,7 +33,7 @@ int64_t attention_volume(const AttentionOptions& options, const Problem& problem
   return most;
 }
 
-// Of one block on one rank, in bytes.
+// Of one block on one rank that has `own` of the sequence's `tokens`, in bytes.
 struct Activations {
   int64_t row, out, lse;  // the residual stream, and attention's results
   int64_t before, after;  // what the parts before and after attention hold in the backward pass
@@ -41,7 +41,7 @@ struct Activations {
   int64_t ends = 0;       // what the busiest moment before or after all blocks holds
 };
 
-Activations activations(const LlamaConfig& model, int64_t own, int64_t element) {
+Activations activations(const LlamaConfig& model, int64_t own, int64_t, int64_t element) {
   const int64_t queries = model.heads * model.head_dim, keys = model.key_heads * model.head_dim;
   Activations a{own * model.dim * element, own * queries * element, own * model.heads * 4, 0, 0, 0};
   // Counted from what autograd saves (ops.cc) and the widest moment beside it.
@@ -54,16 +54,17 @@ Activations activations(const LlamaConfig& model, int64_t own, int64_t element) 
   return a;
 }
 
-Activations activations(const DitConfig& model, int64_t own, int64_t element) {
+Activations activations(const DitConfig& model, int64_t own, int64_t tokens, int64_t element) {
   const int64_t row = own * model.dim() * element, wide_row = own * model.dim() * 4;
   Activations a{row, row, own * model.heads * 4, 0, 0, 0};
   const int64_t converted = element < 4 ? wide_row : 0;  // a product's operand in float32
   // In rows as wide as dim, the MLP's being four: what autograd saves and the widest moment beside it. Time and class
-  // are one row; packed pictures hold theirs for each token, some rows more than is counted here.
+  // are one row, but packed pictures hold theirs for each token.
   constexpr int64_t kMlp = 4;
-  a.before = 9 * row + converted;
-  a.after = (6 + 3 * kMlp) * row + 2 * kMlp * converted;
-  a.all = (12 + 2 * kMlp) * row + a.lse;
+  const int64_t spread = tokens > model.tokens() ? 7 * row : 0;
+  a.before = 9 * row + converted + spread;
+  a.after = (6 + 3 * kMlp) * row + 2 * kMlp * converted + spread;
+  a.all = (12 + 2 * kMlp) * row + a.lse + spread;
   a.ends = 4 * row + 6 * own * model.channels * model.patch_size() * 4;
   return a;
 }
@@ -101,7 +102,8 @@ Estimate estimate(const TrainConfig& config, const ModelConfig& shape) {
                                        static_cast<int>(model.key_heads), model.head_dim, compute_type(config));
   int64_t own = 0;  // tokens of the rank with most
   for (int rank = 0; rank < sequence; ++rank) own = std::max(own, chunk_tokens(problem.queries, rank));
-  const Activations a = std::visit([&](const auto& one) { return activations(one, own, element); }, shape);
+  const Activations a =
+      std::visit([&](const auto& one) { return activations(one, own, config.train.tokens, element); }, shape);
   const bool traded = options.grid.heads > 1;  // out is kept in two layouts then
   e.saved = model.layers * (config.train.recompute ? a.row + a.out * (traded ? 2 : 1) + a.lse : a.all);
   const Kernel& kernel = choose_kernel(options.kernel, compute_type(config), at::kCPU, model.head_dim);
