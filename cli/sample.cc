@@ -10,7 +10,7 @@
 #include "cli/command.h"
 #include "cli/picture_grid.h"
 #include "cli/text_model.h"
-#include "cli/train_plan.h"
+#include "cli/train_job.h"
 #include "startrail/base/error.h"
 #include "startrail/run/comm/ranks.h"
 #include "startrail/train/checkpoint.h"
@@ -30,14 +30,6 @@ at::ScalarType parse_type(const std::string& text) {
   if (text == "float32") return at::kFloat;
   if (text == "bfloat16") return at::kBFloat16;
   throw UserError(cat("dtype '", text, "' is not known; valid: float32, bfloat16"));
-}
-
-// A run, one of its checkpoints, or a folder as Hugging Face has them.
-fs::path model_folder(const std::string& path) {
-  if (fs::exists(fs::path(path) / "config.json") && !fs::exists(fs::path(path) / "training.json")) return path;
-  const fs::path checkpoint = find_checkpoint(path);
-  verify_checkpoint(checkpoint);
-  return checkpoint;
 }
 
 // --- sample
@@ -84,6 +76,7 @@ void write_text_sample(const SampleFlags& flags, const fs::path& folder) {
     throw UserError("this model is not byte-level: give --prompt token ids such as 1,2,3, or --tokenizer");
 
   const LlamaConfig& shape = model->shape();
+  check_prompt(prompt, shape.vocabulary);  // before it is printed
   const double each = 2.0 * static_cast<double>(shape.layers * shape.key_heads * shape.head_dim) *
                       static_cast<double>(c10::elementSize(parse_type(flags.dtype)));
   const double room = static_cast<double>(available_memory()) / each - static_cast<double>(prompt.size());
@@ -115,10 +108,8 @@ void write_text_sample(const SampleFlags& flags, const fs::path& folder) {
 }
 
 // Guidance as given, or 4 where the model has learned to draw without a class too.
-double guidance_of(const std::optional<double>& given, const DitConfig& shape, const fs::path& folder) {
-  bool guided = shape.classes > 0;
-  if (guided && fs::exists(folder / "training.json"))
-    guided = run_config(read_state(folder), folder).data.class_dropout > 0;
+double guidance_of(const std::optional<double>& given, const DitConfig& shape) {
+  const bool guided = shape.classes > 0 && shape.guided;
   if (!given) return guided ? 4 : 1;
   if (!std::isfinite(*given)) throw UserError(cat("--guidance ", *given, " must be a number such as 4"));
   if (!guided && *given != 1)
@@ -142,7 +133,7 @@ void draw_sample(const SampleFlags& flags, const fs::path& folder) {
     throw UserError(cat("--count ", flags.count, " must be 1 to 1000000"));
   if (flags.ranks < 1 || flags.ranks > shape.tokens())
     throw UserError(cat("--ranks ", flags.ranks, " must be 1 to ", shape.tokens(), ", the tokens of a picture"));
-  const double guidance = guidance_of(flags.guidance, shape, folder);
+  const double guidance = guidance_of(flags.guidance, shape);
   std::vector<int64_t> classes;
   if (!flags.classes.empty())
     for (const std::string& part : split(flags.classes, ',')) classes.push_back(parse_int(part, "class"));
@@ -211,13 +202,21 @@ void evaluate_dit(const EvaluateFlags& flags, const fs::path& folder) {
   config.validate.windows = flags.windows;
   const auto model = load_dit(folder, parse_type(flags.dtype), which(flags.last));
   const DitConfig& shape = model->shape();
-  const double guidance = guidance_of(flags.guidance, shape, folder);
-  const PicturesOptions options = pictures_options(config, shape);
+  const double guidance = guidance_of(flags.guidance, shape);
+  if (flags.guidance && !flags.recognise)
+    throw UserError("--guidance is for the pictures of --recognise: leave it out");
+  if (flags.recognise && ((shape.channels != 1 && shape.channels != 3) || shape.size[0] > 1))
+    throw UserError("--recognise is for pictures, not for latents or videos: leave it out");
+  if (flags.recognise && shape.classes < 2)
+    throw UserError("--recognise needs a model that was told the classes of its pictures");
+  const bool given = !flags.data.empty();  // then all of it is held out
+  const PicturesOptions options = pictures_options(config, shape, given);
   const auto pictures = open_pictures(options);
-  const PictureSource source(
-      pictures, config.data.validation_path.empty() ? nullptr : open_pictures(pictures_options(config, shape, true)),
-      shape, picture_source_options(config, shape));
-  check_classes(source, state, folder);
+  const auto held_out = given                                 ? pictures
+                        : config.data.validation_path.empty() ? nullptr
+                                                              : open_pictures(pictures_options(config, shape, true));
+  const PictureSource source(pictures, held_out, shape, picture_source_options(config, shape));
+  check_classes(source.classes(), shape, folder);
   if (flags.data.empty() && source.fingerprint() != state.data)
     std::cerr << "startrail: warning: the data in " << config.data.path
               << " is not what the run held out and trained on: this loss cannot be compared with the run's\n";
@@ -228,8 +227,6 @@ void evaluate_dit(const EvaluateFlags& flags, const fs::path& folder) {
     const AttentionOptions attention;
     json["loss"] = validate(*model, source, attention, *group, group, 0).loss;
     if (!flags.recognise) return;
-    if (shape.channels != 1 && shape.channels != 3) throw UserError("--recognise is for pictures, not for latents");
-    if (shape.classes < 2) throw UserError("--recognise needs a model that was told the classes of its pictures");
     progress->show("training a classifier");
     const Recogniser recogniser(*pictures, options.shape, std::min(kHeldOut, pictures->count() / 4), kSteps, 1,
                                 options.skip_bad);
@@ -247,6 +244,7 @@ void evaluate_dit(const EvaluateFlags& flags, const fs::path& folder) {
           right.slice(0, i, kDrawn, classes).to(at::kDouble).mean().item<double>();
   });
   progress.reset();  // wiped before the result is shown
+  json["skipped_files"] = source.skipped().size();
   if (flags.json) {
     std::cout << json.dump(2) << "\n";
     return;
@@ -291,6 +289,7 @@ void run_evaluate(const EvaluateFlags& flags) {
   options.validation_windows = flags.windows;
   if (flags.tokens > 0) options.tokens = flags.tokens;
   const Corpora data = open_data(corpus);
+  if (!flags.data.empty()) check_bytes(data.validation, model->shape(), folder);
   if (flags.data.empty() && !fingerprint(data).starts_with(state.data))
     std::cerr << "startrail: warning: the data in " << corpus.path << " is not what the run held out and trained on: "
               << "this loss cannot be compared with the run's\n";
@@ -353,6 +352,7 @@ void run_export(const ExportFlags& flags) {
             << "\n";
 }
 
+constexpr int64_t kMost = 1'000'000'000'000;  // of any count given
 constexpr const char* kLastHelp = "The last weights, where a checkpoint also has their running mean";
 constexpr const char* kCheckpointHelp =
     "A run's folder (its newest checkpoint), a checkpoint, or a Hugging Face folder";
@@ -375,7 +375,9 @@ void add_sample(CLI::App& app) {
   command->add_option("--top-k", flags->options.top_k, "Only the k likeliest; 0: all")->capture_default_str();
   command->add_option("--top-p", flags->options.top_p, "Only the likeliest that together have this probability")
       ->capture_default_str();
-  command->add_option("--seed", flags->options.seed, "Of the draws")->capture_default_str();
+  command->add_option("--seed", flags->options.seed, "Of the draws")
+      ->check(CLI::Range(int64_t{0}, kMost))
+      ->capture_default_str();
   command->add_option("--dtype", flags->dtype, "float32 or bfloat16")->capture_default_str();
   command->add_flag("--last", flags->last, kLastHelp);
   CLI::Option* out = command->add_option("--out", flags->out,
@@ -418,10 +420,10 @@ void add_evaluate(CLI::App& app) {
   command->add_option("--data", flags->data, "Text or token files; otherwise the run's own validation data")
       ->type_name("PATH");
   command->add_option("--tokens", flags->tokens, "Length of a sequence; 0: as in training")
-      ->check(CLI::NonNegativeNumber)
+      ->check(CLI::Range(int64_t{0}, kMost))
       ->capture_default_str();
   command->add_option("--windows", flags->windows, "Sequences used; 0: all")
-      ->check(CLI::NonNegativeNumber)
+      ->check(CLI::Range(int64_t{0}, kMost))
       ->capture_default_str();
   command->add_option("--buckets", flags->buckets, "Parts of the sequence whose loss is shown; otherwise 16")
       ->check(CLI::Range(1, 4096));

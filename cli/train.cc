@@ -13,7 +13,7 @@
 #include "cli/command.h"
 #include "cli/picture_grid.h"
 #include "cli/text_model.h"
-#include "cli/train_plan.h"
+#include "cli/train_job.h"
 #include "startrail/base/error.h"
 #include "startrail/run/comm/ranks.h"
 #include "startrail/train/data/ngram.h"
@@ -77,17 +77,17 @@ std::string describe(const ModelConfig& model) {
              sides(dit->patch), ", ", dit->classes, " classes, ", dit->objective);
 }
 
-void print_plan(const Plan& plan, const Estimate& e) {
-  const TrainConfig& c = plan.config;
+void print_job(const Job& job, const Estimate& e) {
+  const TrainConfig& c = job.config;
   const AttentionOptions attention = attention_options(c);
   const auto mb = [](int64_t bytes) { return human_bytes(static_cast<double>(bytes)); };
-  std::cout << "model     " << human_count(static_cast<double>(e.parameters)) << " parameters: " << describe(plan.model)
+  std::cout << "model     " << human_count(static_cast<double>(e.parameters)) << " parameters: " << describe(job.model)
             << ", " << c.train.precision << "\n"
-            << "data      " << c.data.path << ": " << plan.source->describe() << "\n"
+            << "data      " << c.data.path << ": " << job.source->describe() << "\n"
             << "steps     " << c.train.steps << " of " << c.train.batch << " x " << c.train.tokens << " tokens ("
-            << fixed(static_cast<double>(c.train.steps * c.train.batch) / static_cast<double>(plan.source->epoch()), 2)
+            << fixed(static_cast<double>(c.train.steps * c.train.batch) / static_cast<double>(job.source->epoch()), 2)
             << " epochs)" << (c.train.warmup >= c.train.steps ? ", all of them in the warm-up" : "")
-            << (plan.step > 0 ? cat(", from step ", plan.step) : "") << "\n"
+            << (job.step > 0 ? cat(", from step ", job.step) : "") << "\n"
             << "ranks     " << c.parallel.ranks << " on " << thread_count(c) << " threads: " << c.parallel.data_parallel
             << " data parallel x " << to_text(attention.grid);
   const std::string scheme = scheme_of(attention.grid);
@@ -150,16 +150,17 @@ Baselines baselines(const Corpora& data, int64_t vocabulary) {
 }
 
 // Where a run lists the files it could not use.
-fs::path skipped_file(const Plan& plan) { return fs::path(plan.config.run.folder) / "skipped.txt"; }
+fs::path skipped_file(const Job& job) { return fs::path(job.config.run.folder) / "skipped.txt"; }
 
-void write_skipped(const Plan& plan) {
-  const auto skipped = plan.source->skipped();
+void write_skipped(const Job& job) {
+  const auto skipped = job.source->skipped();
+  fs::remove(skipped_file(job));  // of an earlier start
   if (skipped.empty()) return;
-  std::ofstream out(skipped_file(plan));
+  std::ofstream out(skipped_file(job));
   for (const std::string& problem : skipped) out << problem << "\n";
 }
 
-void print_summary(const Plan& plan, const TrainingResult& result, const Estimate& e) {
+void print_summary(const Job& job, const TrainingResult& result, const Estimate& e) {
   const StepReport& last = result.last;
   const auto mb = [](int64_t bytes) { return human_bytes(static_cast<double>(bytes)); };
   const double rate = result.seconds > 0 ? static_cast<double>(result.tokens) / result.seconds : 0;
@@ -167,35 +168,35 @@ void print_summary(const Plan& plan, const TrainingResult& result, const Estimat
             << (result.stopped ? cat("stopped at step ", last.step, " of ", last.steps) : "done") << ": "
             << human_count(static_cast<double>(result.tokens)) << " tokens in " << clock_text(result.seconds) << ", "
             << human_count(rate) << " tokens/s\n"
-            << "  training loss     " << fixed(last.loss, 4) << (plan.tokens ? " nats a token\n" : " mean square\n");
-  if (result.validation && !plan.tokens) std::cout << "  validation loss   " << fixed(*result.validation, 4) << "\n";
-  if (result.validation && plan.tokens) {
-    const Baselines base = baselines(plan.tokens->data(), std::get<LlamaConfig>(plan.model).vocabulary);
+            << "  training loss     " << fixed(last.loss, 4) << (job.tokens ? " nats a token\n" : " mean square\n");
+  if (result.validation && !job.tokens) std::cout << "  validation loss   " << fixed(*result.validation, 4) << "\n";
+  if (result.validation && job.tokens) {
+    const Baselines base = baselines(job.tokens->data(), std::get<LlamaConfig>(job.model).vocabulary);
     std::cout << "  validation loss   " << fixed(*result.validation, 4)
               << " (the best unigram model of the same data: " << fixed(base.unigram, 4);
     if (base.trigram) std::cout << "; a trigram model counted on the training data: " << fixed(*base.trigram, 4);
     std::cout << ")\n";
   }
   std::cout << "  memory            " << mb(last.peak_bytes) << " a rank\n";
-  if (plan.config.parallel.ranks > 1)
+  if (job.config.parallel.ranks > 1)
     std::cout << "  sent in a step    " << mb(last.attention.total()) << " a rank for attention; ring would have sent "
               << mb(e.ring_attention_bytes) << " (" << ratio_text(last.attention.total(), e.ring_attention_bytes)
               << " of it); " << mb(last.weight_bytes) << " for gradients and weights\n";
-  if (const auto skipped = plan.source->skipped(); !skipped.empty())
+  if (const auto skipped = job.source->skipped(); !skipped.empty())
     std::cout << "  skipped           " << skipped.size() << (skipped.size() == 1 ? " file" : " files")
-              << " that could not be used, listed in " << skipped_file(plan).string()
+              << " that could not be used, listed in " << skipped_file(job).string()
               << "; the first: " << skipped.front() << "\n";
-  std::cout << "  checkpoint        " << find_checkpoint(plan.config.run.folder).string() << "\n";
+  std::cout << "  checkpoint        " << find_checkpoint(job.config.run.folder).string() << "\n";
 }
 
-nlohmann::json to_json(const Plan& plan, const Estimate& e) {
+nlohmann::json to_json(const Job& job, const Estimate& e) {
   nlohmann::json json{
       {"parameters", e.parameters},
-      {"tokens", plan.config.train.tokens},
-      {"batch", plan.config.train.batch},
-      {"ranks", plan.config.parallel.ranks},
-      {"grid", to_text(attention_options(plan.config).grid)},
-      {"data", plan.source->describe()},
+      {"tokens", job.config.train.tokens},
+      {"batch", job.config.train.batch},
+      {"ranks", job.config.parallel.ranks},
+      {"grid", to_text(attention_options(job.config).grid)},
+      {"data", job.source->describe()},
       {"memory_bytes",
        {{"weights", e.weights},
         {"gradients", e.gradients},
@@ -205,9 +206,9 @@ nlohmann::json to_json(const Plan& plan, const Estimate& e) {
         {"rank", e.rank_bytes()}}},
       {"step_bytes",
        {{"attention", e.attention_bytes}, {"ring_attention", e.ring_attention_bytes}, {"weights", e.weight_bytes}}}};
-  if (plan.tokens) {
-    json["training_tokens"] = plan.tokens->data().training.tokens();
-    json["validation_tokens"] = plan.tokens->data().validation.tokens();
+  if (job.tokens) {
+    json["training_tokens"] = job.tokens->data().training.tokens();
+    json["validation_tokens"] = job.tokens->data().validation.tokens();
   }
   return json;
 }
@@ -231,9 +232,10 @@ nlohmann::json to_json(const TrainingResult& result, const Source& source) {
 }
 
 // A few lines of the model's own, after the first line of the validation data.
-void print_text(const Plan& plan, const Corpora& data) {
-  if (!data.training.is_bytes() || data.validation.tokens() < 2) return;
-  const auto model = load_llama(find_checkpoint(plan.config.run.folder), at::kFloat);
+void print_text(const Job& job, const Corpora& data) {
+  if (!data.training.is_bytes() || std::get<LlamaConfig>(job.model).vocabulary != 256) return;
+  if (data.validation.tokens() < 2) return;
+  const auto model = load_llama(find_checkpoint(job.config.run.folder), at::kFloat);
   std::vector<int64_t> prompt(std::min<int64_t>(80, data.validation.tokens()));
   data.validation.read(0, static_cast<int64_t>(prompt.size()), 1, prompt.data());
   std::cout << "  sample            after [" << printable(bytes_text(prompt)) << "]:\n\n";
@@ -246,24 +248,24 @@ void print_text(const Plan& plan, const Corpora& data) {
 }
 
 // A few pictures of each class, where they are quick to draw and can be seen.
-void draw_pictures(const Plan& plan) {
+void draw_pictures(const Job& job) {
   constexpr int64_t kMostTokens = 1024, kEach = 4, kMostClasses = 8;
-  const auto& shape = std::get<DitConfig>(plan.model);
+  const auto& shape = std::get<DitConfig>(job.model);
   if (shape.tokens() > kMostTokens || (shape.channels != 1 && shape.channels != 3)) return;
-  const auto model = load_dit(find_checkpoint(plan.config.run.folder), at::kFloat);
+  const auto model = load_dit(find_checkpoint(job.config.run.folder), at::kFloat);
   DrawOptions options;
-  if (plan.config.data.class_dropout == 0) options.guidance = 1;  // it cannot draw without a class
+  if (!shape.guided) options.guidance = 1;  // it cannot draw without a class
   for (int64_t i = 0; i < kEach * std::clamp<int64_t>(shape.classes, 1, kMostClasses); ++i)
     options.labels.push_back(shape.classes > 0 ? i / kEach : -1);
-  const fs::path file = fs::path(plan.config.run.folder) / "samples.png";
+  const fs::path file = fs::path(job.config.run.folder) / "samples.png";
   const AttentionOptions attention;  // one rank
   std::optional<Progress> progress("drawing samples");
-  run_ranks(1, thread_count(plan.config), [&](const std::shared_ptr<Group>& group) {
+  run_ranks(1, thread_count(job.config), [&](const std::shared_ptr<Group>& group) {
     write_png(file, picture_grid(draw(*model, options, attention, group), kEach));
   });
   progress.reset();
   std::cout << "  samples           " << file.string() << " (a row for each class; more: sample --checkpoint "
-            << plan.config.run.folder << ")\n";
+            << job.config.run.folder << ")\n";
 }
 
 void run(const TrainFlags& flags) {
@@ -272,20 +274,20 @@ void run(const TrainFlags& flags) {
     std::cout << help_text(settings_of(defaults));
     return;
   }
-  const Plan plan = resolve(flags);
-  const TrainConfig& config = plan.config;
-  const Estimate estimated = estimate(config, plan.model);
-  check_start(flags, plan);
-  if (!flags.json) print_plan(plan, estimated);
+  const Job job = resolve(flags);
+  const TrainConfig& config = job.config;
+  const Estimate estimated = estimate(config, job.model);
+  check_start(flags, job);
+  if (!flags.json) print_job(job, estimated);
   if (flags.dry_run) {
     if (flags.json)
-      std::cout << to_json(plan, estimated).dump(2) << "\n";
+      std::cout << to_json(job, estimated).dump(2) << "\n";
     else
       std::cout << "dry run: settings, sizes, memory, folders and "
-                << (plan.checkpoint.empty() ? "weights" : "the checkpoint") << " were checked"
-                << (!plan.tokens                              ? "; pictures are when they are read"
-                    : plan.tokens->data().training.is_bytes() ? ""
-                                                              : "; token ids are when they are read")
+                << (job.checkpoint.empty() ? "weights" : "the checkpoint") << " were checked"
+                << (!job.tokens                              ? "; pictures are when they are read"
+                    : job.tokens->data().training.is_bytes() ? ""
+                                                             : "; token ids are when they are read")
                 << "; nothing was trained or written\n";
     return;
   }
@@ -294,24 +296,23 @@ void run(const TrainFlags& flags) {
   watch_interrupts();
   Display display(5);
   Training training{
-      config, [&] { return make_model(plan.model); }, plan.source, flags.from, plan.checkpoint, flags.profile, true,
-      {}};
+      config, [&] { return make_model(job.model); }, job.source, job.from, job.checkpoint, flags.profile, true, {}};
   if (!flags.json) training.observer.on_step = [&](const StepReport& report) { display.show(report); };
   training.observer.stop = [] { return interrupts > 0; };
   const TrainingResult result = train(training);
-  write_skipped(plan);
+  write_skipped(job);
   if (flags.json) {
-    std::cout << to_json(result, *plan.source).dump(2) << "\n";
+    std::cout << to_json(result, *job.source).dump(2) << "\n";
     return;
   }
   display.finish();
   at::set_num_threads(thread_count(config));
-  print_summary(plan, result, estimated);
+  print_summary(job, result, estimated);
   if (!flags.profile.empty()) std::cout << "  trace             " << flags.profile << " (open it in ui.perfetto.dev)\n";
-  if (plan.tokens)
-    print_text(plan, plan.tokens->data());
+  if (job.tokens)
+    print_text(job, job.tokens->data());
   else
-    draw_pictures(plan);
+    draw_pictures(job);
   if (result.stopped)
     std::cout << "\ngo on with: " << program_invocation_name << " train --resume " << config.run.folder << "\n";
 }

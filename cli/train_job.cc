@@ -1,4 +1,4 @@
-#include "cli/train_plan.h"
+#include "cli/train_job.h"
 
 #include <unistd.h>
 
@@ -22,10 +22,23 @@ TrainConfig run_config(const TrainingState& state, const fs::path& checkpoint) {
   return config;
 }
 
-void check_classes(const Source& source, const TrainingState& state, const fs::path& origin) {
-  if (!state.classes.empty() && source.classes() != state.classes)
-    throw UserError(cat("the data has the classes ", join(source.classes()), ", but ", origin.string(),
-                        " was trained on ", join(state.classes), ": their numbers would mean other things"));
+fs::path model_folder(const std::string& path) {
+  if (fs::exists(path) && !fs::exists(fs::path(path) / "training.json") && !has_checkpoint(path)) return path;
+  const fs::path checkpoint = find_checkpoint(path);
+  verify_checkpoint(checkpoint);
+  return checkpoint;
+}
+
+void check_classes(const std::vector<std::string>& classes, const DitConfig& model, const fs::path& origin) {
+  if (!model.names.empty() && classes != model.names)
+    throw UserError(cat("the data has the classes ", join(classes), ", but ", origin.string(), " was trained on ",
+                        join(model.names), ": their numbers would mean other things"));
+}
+
+void check_bytes(const Corpus& data, const LlamaConfig& model, const fs::path& origin) {
+  if (data.is_bytes() && model.vocabulary != 256)
+    throw UserError(cat("the data is text, which is read as bytes, but ", origin.string(), " has a vocabulary of ",
+                        model.vocabulary, " tokens: give .bin files of its tokens"));
 }
 
 namespace {
@@ -88,31 +101,43 @@ void check_preset(const TrainConfig& config, const ModelConfig& held, const fs::
 
 // Opens the data, and lets it say what a new model leaves open: its vocabulary or classes. Returns what identifies the
 // training data.
-std::string open_source(Plan& plan, bool new_model) {
-  const TrainConfig& config = plan.config;
-  if (auto* model = std::get_if<DitConfig>(&plan.model)) {
+std::string open_source(Job& job) {
+  const fs::path& origin = job.checkpoint.empty() ? job.from : job.checkpoint;
+  const bool new_model = origin.empty();
+  const TrainConfig& config = job.config;
+  if (auto* model = std::get_if<DitConfig>(&job.model)) {
     const auto pictures = open_pictures(pictures_options(config, *model));
     const auto held_out = config.data.validation_path.empty()
                               ? nullptr
                               : open_pictures(pictures_options(config, *model, /*held_out=*/true));
     const auto classes = static_cast<int64_t>(pictures->classes().size());
     if (new_model && config.model.classes < 0) model->classes = classes > 1 ? classes : 0;
-    check_config(config, plan.model);
-    plan.source =
+    check_config(config, job.model);
+    check_classes(pictures->classes(), *model, origin);
+    if (model->classes > 0) model->names = pictures->classes();
+    model->guided = (!new_model && model->guided) || config.data.class_dropout > 0;
+    job.source =
         std::make_shared<const PictureSource>(pictures, held_out, *model, picture_source_options(config, *model));
-    return plan.source->fingerprint();
+    return job.source->fingerprint();
   }
-  auto& model = std::get<LlamaConfig>(plan.model);
+  auto& model = std::get<LlamaConfig>(job.model);
   const Corpora data = open_data(corpus_options(config, model.vocabulary));
-  if (new_model && config.model.vocabulary == 0 && data.training.is_bytes()) model.vocabulary = 256;
-  check_config(config, plan.model);
-  plan.source = plan.tokens = std::make_shared<const TokenSource>(data, source_options(config));
+  const bool bytes = data.training.is_bytes();
+  if (new_model && config.model.vocabulary == 0 && bytes) model.vocabulary = 256;
+  check_config(config, job.model);
+  if (bytes && model.vocabulary < 256)
+    throw UserError(
+        cat("model.vocabulary ", model.vocabulary, " cannot hold bytes: give 256 or more, or leave it out"));
+  if (bytes && config.data.end_token >= 0)
+    throw UserError("data.end_token is for token files; a document of text ends by itself: leave it out");
+  if (!job.from.empty()) check_bytes(data.training, model, origin);
+  job.source = job.tokens = std::make_shared<const TokenSource>(data, source_options(config));
   return data.training.fingerprint();
 }
 
 }  // namespace
 
-Plan resolve(const TrainFlags& flags) {
+Job resolve(const TrainFlags& flags) {
   TrainConfig config;
   const Settings settings = settings_of(config);
   fs::path checkpoint;
@@ -124,7 +149,8 @@ Plan resolve(const TrainFlags& flags) {
     checkpoint = fs::canonical(find_checkpoint(flags.resume));
     state = read_run(checkpoint, config);
   }
-  const fs::path origin = !checkpoint.empty() ? checkpoint : fs::path(flags.from);
+  const fs::path from = flags.from.empty() ? "" : model_folder(flags.from);
+  const fs::path origin = !checkpoint.empty() ? checkpoint : from;
   ModelConfig held;
   if (!origin.empty()) {
     held = read_config(origin);
@@ -139,21 +165,19 @@ Plan resolve(const TrainFlags& flags) {
                         ">, or a config file"));
   if (!origin.empty() && config.model.preset != before.model.preset) check_preset(config, held, origin);
 
-  Plan plan{config, {}, {}, {}, checkpoint, state.step};
-  plan.model = origin.empty() ? model_config(config)
-                              : changed_model(config, held, origin.string(), /*start=*/checkpoint.empty());
-  settle(plan.config, plan.model);
-  check_apart(plan.config);
-  const std::string fingerprint = open_source(plan, origin.empty());
-  if (!flags.from.empty() && fs::exists(origin / "training.json"))
-    check_classes(*plan.source, read_state(origin), origin);
+  Job job{config, {}, {}, {}, checkpoint, from, state.step};
+  job.model = origin.empty() ? model_config(config)
+                             : changed_model(config, held, origin.string(), /*start=*/checkpoint.empty());
+  settle(job.config, job.model);
+  check_apart(job.config);
+  const std::string fingerprint = open_source(job);
   if (!checkpoint.empty()) {
-    check_order(plan.config, before, checkpoint);
-    check_data(plan.config, before, state, fingerprint, checkpoint);
+    check_order(job.config, before, checkpoint);
+    check_data(job.config, before, state, fingerprint, checkpoint);
   }
-  plan.config.data.allow_changed = false;  // it was for this start only
-  set_model(plan.config, plan.model);      // so that what is saved is what is trained
-  return plan;
+  job.config.data.allow_changed = false;  // it was for this start only
+  set_model(job.config, job.model);       // so that what is saved is what is trained
+  return job;
 }
 
 namespace {
@@ -177,23 +201,23 @@ void check_profile(const fs::path& file, const fs::path& run) {
 
 }  // namespace
 
-void check_start(const TrainFlags& flags, const Plan& plan) {
-  const TrainConfig& config = plan.config;
-  check_memory(config, plan.model, available_memory());
-  const bool own = plan.checkpoint.parent_path() == fs::weakly_canonical(config.run.folder) / "checkpoints";
+void check_start(const TrainFlags& flags, const Job& job) {
+  const TrainConfig& config = job.config;
+  check_memory(config, job.model, available_memory());
+  const bool own = job.checkpoint.parent_path() == fs::weakly_canonical(config.run.folder) / "checkpoints";
   if (has_checkpoint(config.run.folder) && !own)
     throw UserError(cat(config.run.folder, " already holds a run",
-                        plan.checkpoint.empty() ? cat(": go on with --resume ", config.run.folder, ", or ")
-                                                : cat(", and ", plan.checkpoint.string(), " is not of it: "),
+                        job.checkpoint.empty() ? cat(": go on with --resume ", config.run.folder, ", or ")
+                                               : cat(", and ", job.checkpoint.string(), " is not of it: "),
                         "set run.folder to another folder"));
-  if (plan.step >= config.train.steps)
-    throw UserError(cat("the checkpoint is at step ", plan.step, " and train.steps is ", config.train.steps,
+  if (job.step >= config.train.steps)
+    throw UserError(cat("the checkpoint is at step ", job.step, " and train.steps is ", config.train.steps,
                         ": give more with --set train.steps=N"));
   check_folder(config.run.folder);
   check_profile(flags.profile, config.run.folder);
   // An empty shard of the weights: names and shapes are compared, nothing is read.
-  if (!flags.from.empty()) read_shard(open_weights(flags.from), *make_model(plan.model), {});
-  if (flags.dry_run && !plan.checkpoint.empty()) verify_checkpoint(plan.checkpoint);  // otherwise the ranks do it
+  if (!job.from.empty()) read_shard(open_weights(job.from), *make_model(job.model), {});
+  if (flags.dry_run && !job.checkpoint.empty()) verify_checkpoint(job.checkpoint);  // otherwise the ranks do it
 }
 
 }  // namespace startrail::cli

@@ -92,9 +92,11 @@ TEST_F(DitCommand, TrainsOnFoldersOfPicturesAndLatents) {
   fs::copy(data + "/circle", folder_.path("others/oval"));
   expect(cat("evaluate --checkpoint ", folder_.path("run"), " --data ", folder_.path("others")), 2,
          {"the data has the classes oval, square", "was trained on circle, cross, square, triangle"});
-  expect(cat("train --from ", folder_.path("run"), "/checkpoints/latest --set data.path=", folder_.path("others"),
-             " --set run.folder=", folder_.path("fine")),
-         2, {"their numbers would mean other things"});
+  expect(cat("export --checkpoint ", folder_.path("run"), " --out ", folder_.path("exported")), 0, {"config.json"});
+  for (const char* from : {"run", "exported"})
+    expect(cat("train --from ", folder_.path(from), " --set data.path=", folder_.path("others"),
+               " --set run.folder=", folder_.path("fine")),
+           2, {"their numbers would mean other things"});
   fs::remove(data + "/cross/1.png");
   expect(cat("evaluate --checkpoint ", folder_.path("run")), 0, {"warning: the data in", "mean square"});
   // Latents of a video, without classes.
@@ -142,6 +144,22 @@ TEST_F(DitCommand, NamesTheBadFileOrGoesOnWithoutIt) {
   expect(train(folder_.path("nowhere")), 2, {"nowhere"});
 }
 
+// Also where the damage lies outside of what is cropped to.
+TEST_F(DitCommand, FindsDamageBehindTheRowsItReads) {
+  write_png(folder_.path("tall.png"), at::randint(256, {400, 32, 3}, at::kByte));
+  fs::create_directory(folder_.path("tall"));
+  fs::rename(folder_.path("tall.png"), folder_.path("tall/a.png"));
+  const std::string file = folder_.path("tall/a.png"), more = "--set data.validation=0";
+  expect(train(folder_.path("tall"), more), 0, {"step 3/3"});
+  std::fstream damaged(file, std::ios::in | std::ios::out | std::ios::binary);
+  damaged.seekp(static_cast<int64_t>(fs::file_size(file)) - 400);
+  damaged.put('\x55');
+  damaged.put('\xaa');
+  damaged.close();
+  fs::remove_all(folder_.path("run"));
+  expect(train(folder_.path("tall"), more), 2, {file, "a checksum is wrong"});
+}
+
 TEST_F(DitCommand, RefusesWhatIsNotForItsKind) {
   expect(train("shapes", "--set model.vocabulary=300"), 2, {"model.vocabulary is for a GPT"});
   expect(train("shapes", "--set train.tokens=100"), 2, {"must be a multiple of the 64 tokens of a picture"});
@@ -162,9 +180,16 @@ TEST_F(DitCommand, RefusesWhatIsNotForItsKind) {
          {"is beyond any memory"});
   expect(cat("evaluate --checkpoint ", folder_.path("run"), " --data /nowhere"), 2, {"/nowhere"});
   expect(cat("evaluate --checkpoint ", folder_.path("run"), " --buckets 4"), 2, {"are for a GPT's text"});
+  expect(cat("evaluate --checkpoint ", folder_.path("run"), " --guidance 3"), 2, {"for the pictures of --recognise"});
+  expect(train("shapes", "--set data.scale=2"), 2, {"data.scale is for latents"});
+  expect(train(folder_.path(), "--set data.generated=7"), 2, {"data.generated is for generated shapes"});
+  expect(sample + "--seed -1", 2, {"--seed"});
   fs::remove_all(folder_.path("run"));
   expect(train("shapes", "--set data.class_dropout=0"), 0, {"step 3/3"});
   expect(sample + "--guidance 2", 2, {"was never trained without a class"});
+  expect(cat("export --checkpoint ", folder_.path("run"), " --out ", folder_.path("exported")), 0, {"config.json"});
+  expect(cat("sample --checkpoint ", folder_.path("exported"), " --guidance 2"), 2,
+         {"was never trained without a class"});
   expect(sample + "--count 1 --steps 1 --out " + folder_.path("a.png"), 0, {"guidance 1"});
 }
 

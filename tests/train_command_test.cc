@@ -111,7 +111,7 @@ TEST_F(TrainCommand, SamplesEvaluatesAndExports) {
   expect_parts(run_command(evaluate + "--buckets 129"), 2, {"--buckets 129 are more than the 128 tokens"});
   expect_parts(run_command(evaluate + "--tokens -1"), 2, {"--tokens"});
   expect_parts(run_command(evaluate + "--windows -1"), 2, {"--windows"});
-  expect_parts(run_command("sample --checkpoint " + folder_.path("data")), 2, {"no complete checkpoint"});
+  expect_parts(run_command("sample --checkpoint " + folder_.path("data")), 2, {"nor a run's complete checkpoint"});
 
   const Ended evaluated = run_command(cat("evaluate --checkpoint ", run_folder(), " --buckets 4 --json"));
   ASSERT_EQ(evaluated.code, 0) << evaluated.text;
@@ -239,6 +239,44 @@ TEST_F(TrainCommand, DryRunFindsWhatWouldFailLater) {
   expect_parts(dry(cat("--resume ", run_folder(), " --set train.steps=9")), 2, {"model.safetensors is damaged"});
 }
 
+// Weights come from a run's folder, a checkpoint or an exported model, and are never damaged, of other tokens or NaN.
+TEST_F(TrainCommand, StartsOnlyFromSoundWeights) {
+  expect_parts(run_command(train("--set model.vocabulary=300")), 0, {"step 6/6"});
+  const std::string from =
+      cat("train --from ", run_folder(), " --set train.steps=1 --set run.folder=", folder_.path("new"),
+          " --set train.tokens=128 --set data.path=");
+  expect_parts(run_command(from + folder_.path("data")), 2, {"the data is text", "a vocabulary of 300 tokens"});
+  folder_.write("t.bin", token_bytes(std::vector<uint16_t>(3000, 299)));
+  expect_parts(run_command(from + folder_.path("t.bin")), 0, {"step 1/1"});
+  expect_parts(run_command(cat("evaluate --checkpoint ", run_folder(), " --data ", folder_.path("data"))), 2,
+               {"the data is text"});
+  expect_parts(run_command(cat("evaluate --checkpoint ", run_folder())), 0, {"nats a token"});  // what it learned
+  expect_parts(run_command(cat("sample --checkpoint ", run_folder(), " --prompt 1,999")), 2,
+               {"startrail: token 999 of the prompt"});
+
+  ASSERT_EQ(run_command(cat("export --checkpoint ", run_folder(), " --out ", folder_.path("out"))).code, 0);
+  const auto damage = [](const fs::path& file) {
+    std::fstream out(file, std::ios::in | std::ios::out | std::ios::binary);
+    out.seekp(static_cast<int64_t>(fs::file_size(file)) - 4);
+    out.write("\0\0\xc0\x7f", 4);  // NaN
+  };
+  damage(folder_.path("out/model.safetensors"));
+  fs::remove_all(folder_.path("new"));
+  for (const std::string& command :
+       {cat("train --from ", folder_.path("out"), " --set train.tokens=128 --set data.path=", folder_.path("t.bin"),
+            " --set run.folder=", folder_.path("new")),
+        cat("sample --checkpoint ", folder_.path("out"), " --prompt 1")})
+    expect_parts(run_command(command), 2, {"holds NaN or infinities"});
+  damage(find_checkpoint(run_folder()) / "model.safetensors");
+  expect_parts(run_command(from + folder_.path("t.bin")), 2, {"model.safetensors is damaged"});
+}
+
+TEST_F(TrainCommand, NeverEndsWellWithoutANumber) {
+  expect_parts(run_command(train("--set train.learning_rate=1000 --set train.clip=0 --set train.warmup=0 --set "
+                                 "train.precision=float32 --set train.weight_decay=1000 --set train.steps=4")),
+               2, {"not finite", "lower train.learning_rate"});
+}
+
 TEST_F(TrainCommand, ExplainsEverySetting) {
   TrainConfig config;
   const Ended ended = run_command("train --help-config");
@@ -268,6 +306,8 @@ TEST_F(TrainCommand, SaysWhatIsWrong) {
   expect_parts(run_command("train " + folder_.path("bad.toml")), 2, {"bad.toml", "train.steps"});
   expect_parts(run_command("train"), 2, {"data.path"});
   expect_parts(error("--set run.folder=/proc/nowhere/run"), 2, {"/proc/nowhere"});
+  expect_parts(error("--set model.vocabulary=10"), 2, {"model.vocabulary 10 cannot hold bytes"});
+  expect_parts(error("--set data.end_token=5"), 2, {"data.end_token is for token files"});
   // A token beyond the vocabulary is found when it is read.
   folder_.write("t.bin", token_bytes(std::vector<uint16_t>(300, 999)));
   expect_parts(error("--set data.path=" + folder_.path("t.bin")), 2, {"999", "t.bin"});

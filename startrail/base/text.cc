@@ -43,6 +43,12 @@ std::string human_bytes(double bytes) {
   return cat(fixed(bytes, digits), " ", units[unit]);
 }
 
+std::string hex_text(uint64_t value) {
+  char text[17];
+  std::snprintf(text, sizeof text, "%016llx", static_cast<unsigned long long>(value));
+  return text;
+}
+
 std::string human_count(double value) {
   if (value >= 1e9) return fixed(value / 1e9, 2) + "B";
   if (value >= 1e6) return fixed(value / 1e6, value < 1e7 ? 2 : 1) + "M";

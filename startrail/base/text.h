@@ -41,6 +41,7 @@ std::string fixed(double value, int digits);
 
 // 1536000 -> "1.54 MB" (decimal units, as networks and papers count).
 std::string human_bytes(double bytes);
+std::string hex_text(uint64_t value);  // 16 digits
 
 // 983040 -> "983.0k": a count for people.
 std::string human_count(double value);

@@ -21,7 +21,7 @@ namespace fs = std::filesystem;
 using nlohmann::json;
 
 constexpr const char *kWeights = "model.safetensors", *kOptimizer = "optimizer.safetensors", *kState = "training.json",
-                     *kConfig = "config.json", *kMean = "ema.safetensors";
+                     *kConfig = "config.json";
 constexpr int64_t kElement = 4;  // everything is kept in float32
 
 std::string name_of(int64_t step) {
@@ -59,7 +59,6 @@ std::string state_text(const TrainingState& state, json files) {
                      {"seconds", state.seconds},
                      {"data", state.data},
                      {"settings", state.settings},
-                     {"classes", state.classes},
                      {"files", std::move(files)}};
   return json.dump(1) + "\n";
 }
@@ -123,7 +122,7 @@ void save_checkpoint(const fs::path& run, const TrainingState& state, const Mode
     write_text(partial / kConfig, config_text(model, at::kFloat));
     make_tensor_file(partial / kWeights, tensor_shapes(model, at::kFloat));
     make_tensor_file(partial / kOptimizer, {{"mean", at::kFloat, {size}}, {"square", at::kFloat, {size}}});
-    if (optimizer.ema().defined()) make_tensor_file(partial / kMean, tensor_shapes(model, at::kFloat));
+    if (optimizer.ema().defined()) make_tensor_file(partial / kMeanFile, tensor_shapes(model, at::kFloat));
   }
   world.barrier();
   const Shard& shard = optimizer.shard();
@@ -134,7 +133,7 @@ void save_checkpoint(const fs::path& run, const TrainingState& state, const Mode
   };
   std::vector<Part> parts{
       {kWeights, 0, optimizer.weights()}, {kOptimizer, 1, optimizer.mean()}, {kOptimizer, 0, optimizer.square()}};
-  if (optimizer.ema().defined()) parts.push_back({kMean, 0, optimizer.ema()});
+  if (optimizer.ema().defined()) parts.push_back({kMeanFile, 0, optimizer.ema()});
   std::map<std::string, json> sums{{kConfig, json::array()}};  // of each file, by its parts
   for (const Part& part : parts) {
     const at::Tensor values = part.values.contiguous();
@@ -191,13 +190,8 @@ TrainingState read_state(const fs::path& checkpoint) {
     if (json.at("format") != 1)
       throw UserError(
           cat(file.string(), " has format ", json.at("format").dump(), ", but this program reads format 1"));
-    return {json.at("step"),
-            json.at("examples"),
-            json.at("updates"),
-            json.at("seconds"),
-            json.at("data"),
-            json.at("settings"),
-            json.value("classes", std::vector<std::string>())};
+    return {json.at("step"),    json.at("examples"), json.at("updates"),
+            json.at("seconds"), json.at("data"),     json.at("settings")};
   } catch (const json::exception& error) {
     throw UserError(cat(file.string(), " is damaged: ", error.what()));
   }
@@ -236,8 +230,8 @@ void load_checkpoint(const fs::path& checkpoint, const Model& model, ShardedAdam
   optimizer.mean().copy_(state.at("mean").narrow(0, shard.begin, shard.size()));
   optimizer.square().copy_(state.at("square").narrow(0, shard.begin, shard.size()));
   optimizer.set_weights(read_shard(open_weights(checkpoint), model, shard));
-  if (optimizer.ema().defined() && fs::exists(checkpoint / kMean))
-    optimizer.ema().copy_(read_shard(read_tensors(checkpoint / kMean).tensors, model, shard));
+  if (optimizer.ema().defined() && fs::exists(checkpoint / kMeanFile))
+    optimizer.ema().copy_(read_shard(read_tensors(checkpoint / kMeanFile).tensors, model, shard));
 }
 
 }  // namespace startrail

@@ -11,13 +11,12 @@
 namespace startrail {
 
 struct TrainingState {
-  int64_t step = 0;                       // steps done
-  int64_t examples = 0;                   // training examples used
-  int64_t updates = 0;                    // steps that changed the weights
-  double seconds = 0;                     // spent training
-  std::string data;                       // the source's fingerprint
-  std::string settings;                   // the resolved configuration, as TOML
-  std::vector<std::string> classes = {};  // the names of labelled data's classes
+  int64_t step = 0;      // steps done
+  int64_t examples = 0;  // training examples used
+  int64_t updates = 0;   // steps that changed the weights
+  double seconds = 0;    // spent training
+  std::string data;      // the source's fingerprint
+  std::string settings;  // the resolved configuration, as TOML
 };
 
 // Writes <run>/checkpoints/step-N, points <run>/checkpoints/latest at it, and then removes those of later steps, which

@@ -166,11 +166,7 @@ TensorFile read_tensors(const std::filesystem::path& path) {
 
 namespace {
 
-std::string digest(const void* data, size_t bytes) {
-  char text[17];
-  std::snprintf(text, sizeof text, "%016llx", static_cast<unsigned long long>(XXH3_64bits(data, bytes)));
-  return text;
-}
+std::string digest(const void* data, size_t bytes) { return hex_text(XXH3_64bits(data, bytes)); }
 
 }  // namespace
 

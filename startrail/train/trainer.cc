@@ -56,7 +56,7 @@ class Metrics {
     if (std::ifstream old(file); old)
       for (std::string line; std::getline(old, line);) {
         const auto json = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
-        if (!json.is_discarded() && json.value("step", int64_t{0}) <= step) kept.push_back(line);
+        if (json.is_object() && json.value("step", int64_t{0}) <= step) kept.push_back(line);
       }
     // Under another name until it is whole: the old lines must outlive a kill.
     const fs::path fresh = cat(file.string(), ".partial");
@@ -120,7 +120,6 @@ class RankTrainer {
       if (!path->empty() && !(is_dit(config_) && *path == kShapes)) *path = fs::weakly_canonical(*path).string();
     state_.settings = to_toml(settings_of(written));
     state_.data = training.source->fingerprint();
-    state_.classes = training.source->classes();
     if (training_.save && world_->rank() == 0) {
       write_text(fs::path(config_.run.folder) / "config.toml", state_.settings);
       metrics_.emplace(fs::path(config_.run.folder) / "metrics.jsonl", state_.step);
@@ -137,7 +136,8 @@ class RankTrainer {
       // Written down before it is saved, so that no step is missing from what goes on from there; and saved before it
       // is validated: who stops a run wants it safe, not measured.
       if (metrics_) metrics_->write(report);
-      if (training_.save && (due(config_.run.save_every) || last || result.stopped)) save();
+      // A step that went wrong must not push out the checkpoints one can go back to.
+      if (training_.save && bad_steps_ == 0 && (due(config_.run.save_every) || last || result.stopped)) save();
       if (!result.stopped && (due(config_.validate.every) || last)) report.validation = validation();
       if (report.validation) result.validation = report.validation;
       if (report.validation && metrics_) metrics_->write(report.step, *report.validation);
@@ -147,6 +147,9 @@ class RankTrainer {
       result.last = report;
       if (world_->rank() == 0 && training_.observer.on_step) training_.observer.on_step(report);
     }
+    if (bad_steps_ > 0 || (result.last.validation && !std::isfinite(*result.last.validation)))
+      throw UserError(cat("the loss or its gradient was not finite at the end, in step ", state_.step,
+                          ": lower train.learning_rate, or go on from an earlier checkpoint"));
     result.trace = trace_;
     return result;
   }
@@ -175,14 +178,17 @@ class RankTrainer {
     const double start = now();
     world_->reset_counts();
     group_->reset_counts();
+    data_bytes_ = 0;
     const int64_t groups = config_.parallel.data_parallel, share = config_.train.batch / groups;
     const int64_t first = state_.examples + world_->rank() / group_->size() * share;
     // Gradients are scaled for a step in which every token counts, and put right below when some do not.
     const double nominal = static_cast<double>(config_.train.batch * config_.train.tokens);
     double sum = 0, count = 0;
     for (int64_t i = 0; i < share; ++i) {
+      const int64_t before = group_->counts().sent().total();
       const Example example =
           traced("data", [&] { return training_.source->training(first + i, attention_.layout, *group_); });
+      data_bytes_ += group_->counts().sent().total() - before;
       const Sequence sequence = make_sequence(example, attention_, group_, config_.train.recompute);
       const Loss loss = traced("forward", [&] { return model_->loss(example, sequence); });
       traced("backward", [&] {
@@ -231,7 +237,8 @@ class RankTrainer {
 
   // Time, memory and bytes of the step just done, over all ranks.
   void measure(StepReport& report) {
-    const Volume sent = group_->counts().sent();
+    Volume sent = group_->counts().sent();
+    sent[Traffic::gather] -= data_bytes_;
     const double waited = group_->counts().wait_seconds() + world_->counts().wait_seconds();
     const double weights = static_cast<double>(world_->counts().sent().total());
     const at::Tensor mine =
@@ -281,6 +288,7 @@ class RankTrainer {
   TrainingState state_;
   int64_t first_step_ = 0;
   int64_t static_bytes_ = 0;
+  int64_t data_bytes_ = 0;  // of a step: gathered by the source, not by attention
   double valid_tokens_ = 0;
   int bad_steps_ = 0;
   std::optional<RunLock> lock_;

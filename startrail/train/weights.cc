@@ -1,6 +1,7 @@
 #include "startrail/train/weights.h"
 
 #include <ATen/ATen.h>
+#include <cmath>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -23,12 +24,11 @@ nlohmann::json read_json(const fs::path& file) {
 
 namespace {
 
-constexpr const char *kNames[] = {"model.safetensors", "diffusion_pytorch_model.safetensors"},
-                     *kMean = "ema.safetensors";
+constexpr const char* kNames[] = {"model.safetensors", "diffusion_pytorch_model.safetensors"};
 
 void load_weights(Model& model, const fs::path& folder, at::ScalarType type, Which which) {
-  const bool mean = which == Which::mean && fs::exists(folder / kMean);
-  const auto weights = mean ? read_tensors(folder / kMean).tensors : open_weights(folder);
+  const bool mean = which == Which::mean && fs::exists(folder / kMeanFile);
+  const auto weights = mean ? read_tensors(folder / kMeanFile).tensors : open_weights(folder);
   const at::Tensor row = read_shard(weights, model, {0, count_parameters(model)}).to(type);
   int64_t offset = 0;
   for (Parameter& parameter : model.parameters()) {
@@ -51,7 +51,9 @@ std::unique_ptr<Kind> load_kind(const fs::path& folder, at::ScalarType type, Whi
 ModelConfig read_config(const fs::path& folder) {
   const fs::path file = folder / "config.json";
   if (!fs::exists(file))
-    throw UserError(cat(folder.string(), " holds no model: it has no config.json (and model.safetensors)"));
+    throw UserError(cat(folder.string(),
+                        " holds no model: it has neither config.json (and model.safetensors) nor a run's complete ",
+                        "checkpoint"));
   return model_from_json(read_json(file), file.string());
 }
 
@@ -110,7 +112,11 @@ at::Tensor read_shard(const std::map<std::string, at::Tensor>& weights, const Mo
   at::Tensor values = at::empty({shard.size()}, at::kFloat);
   each_overlap(model, shard, [&](const Overlap& part) {
     const at::Tensor from = weights.at(part.parameter.name).flatten();
-    values.narrow(0, part.in_shard, part.count).copy_(from.narrow(0, part.in_parameter, part.count));
+    const at::Tensor to = values.narrow(0, part.in_shard, part.count);
+    to.copy_(from.narrow(0, part.in_parameter, part.count));
+    if (!std::isfinite(to.abs().max().item<float>()))
+      throw UserError(cat("tensor '", part.parameter.name, "' of the weights holds NaN or infinities: the training ",
+                          "they come from went wrong, so go back to an earlier checkpoint"));
   });
   return values;
 }

@@ -18,6 +18,8 @@ namespace startrail {
 // What a folder's config.json describes.
 ModelConfig read_config(const std::filesystem::path& folder);
 
+constexpr const char* kMeanFile = "ema.safetensors";  // the running mean of a checkpoint's weights
+
 enum class Which { mean, last };  // the running mean of the weights where a checkpoint has one, or the last weights
 
 // Models with their weights, in `type`, without gradients: for one device. UserError for a folder of the other kind.
@@ -29,7 +31,7 @@ std::unique_ptr<Model> load_model(const std::filesystem::path& folder, at::Scala
 std::map<std::string, at::Tensor> open_weights(const std::filesystem::path& folder);
 
 // The part `shard` of the model's row, float32. UserError, naming the tensor, for one that is missing, has another
-// shape, or has no place in the model.
+// shape, has no place in the model, or holds NaN or infinities in this part.
 at::Tensor read_shard(const std::map<std::string, at::Tensor>& weights, const Model& model, const Shard& shard);
 
 // Writes config.json and the weights in `type` from the model's bound parameters into a new folder; returns the name of

@@ -194,7 +194,9 @@ TEST(Weights, AreExportedOnlyIntoANewFolder) {
 TEST(Weights, RefuseFoldersWithoutAModel) {
   const TempFolder folder;
   const auto refused = [&] { return error_of([&] { load_model(folder.path(), at::kFloat); }); };
-  EXPECT_EQ(refused(), folder.path() + " holds no model: it has no config.json (and model.safetensors)");
+  EXPECT_EQ(refused(),
+            folder.path() +
+                " holds no model: it has neither config.json (and model.safetensors) nor a run's complete checkpoint");
   write_config(folder);
   EXPECT_NE(refused().find(folder.path() + " holds no weights: it has neither model.safetensors nor"),
             std::string::npos);

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <mutex>
 #include <numeric>
 #include <vector>
@@ -57,7 +56,7 @@ namespace {
   if (state.is_bytes && token == 0)
     throw UserError(cat("NUL", where, ": text has none, 0 marks the end of a document; leave the file out"));
   throw UserError(cat("token ", token, where, " is not below the vocabulary of ", state.vocabulary,
-                      ": give a larger vocabulary or other data"));
+                      ": set a larger model.vocabulary, or give other data"));
 }
 
 // Tokens `first`, `first` + stride, ... of an extent, in blocks that a pread fills.
@@ -112,10 +111,7 @@ std::string make_fingerprint(const Corpus::State& state) {
     hash_range(*state.files, extent.file, extent.offset, bytes, hash.get());
   }
   const XXH128_hash_t sum = XXH3_128bits_digest(hash.get());
-  char text[33];
-  std::snprintf(text, sizeof text, "%016llx%016llx", static_cast<unsigned long long>(sum.high64),
-                static_cast<unsigned long long>(sum.low64));
-  return text;
+  return hex_text(sum.high64) + hex_text(sum.low64);
 }
 
 // A path opened as a whole: the files behind a corpus and how to read them, not yet split.

@@ -438,17 +438,18 @@ TEST(Corpus, RefusesTokensThatDoNotBelong) {
   EXPECT_EQ(read(corpus, 1, 2, 2), (Tokens{2, 4}));
   EXPECT_EQ(error_of([&] { read(corpus, 1, 3); }),
             "token 300 at byte 1028 of " + tokens +
-                " is not below the vocabulary of 256: give a larger vocabulary or other data");
+                " is not below the vocabulary of 256: set a larger model.vocabulary, or give other data");
   const std::string text = folder.write("a.txt", "caf\xc3\xa9");
-  EXPECT_EQ(
-      error_of([&] { read(open_all(text, 128), 0, 5, 1); }),
-      "token 195 at byte 3 of " + text + " is not below the vocabulary of 128: give a larger vocabulary or other data");
+  EXPECT_EQ(error_of([&] { read(open_all(text, 128), 0, 5, 1); }),
+            "token 195 at byte 3 of " + text +
+                " is not below the vocabulary of 128: set a larger model.vocabulary, or give other data");
 }
 
 TEST(Corpus, RefusesANulFoundLate) {
   const TempFolder folder;
-  const std::string path = folder.write("a.txt", std::string(2'000'000, 'x') + '\0' + "x");
+  const std::string path = folder.write("a.txt", std::string(2'000'002, 'x'));
   const Corpus corpus = open_all(path);
+  folder.write("a.txt", std::string(2'000'000, 'x') + '\0' + "x");
   EXPECT_EQ(read(corpus, 1'999'999, 2, 2), (Tokens{'x', 'x'}));
   EXPECT_EQ(error_of([&] { read(corpus, 0, corpus.tokens()); }),
             "NUL at byte 2000000 of " + path + ": text has none, 0 marks the end of a document; leave the file out");

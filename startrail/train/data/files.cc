@@ -20,12 +20,17 @@ constexpr const char* kChoices =
 
 bool is_token_file(const fs::path& path) { return path.extension() == ".bin"; }
 
-// Text has no NUL byte. Of a large file only the beginning is looked at; read() refuses a NUL found later.
+// Text has no NUL byte. Of a huge file only the beginning is looked at; read() refuses a NUL found later.
 bool is_text(const fs::path& path, int64_t bytes) {
-  constexpr int64_t kSmall = 1 << 20, kBeginning = 8 << 10;
-  std::vector<char> head(static_cast<size_t>(bytes <= kSmall ? bytes : kBeginning));
-  const size_t got = OpenFile(path.string()).read(0, head.data(), head.size());
-  return std::memchr(head.data(), 0, got) == nullptr;
+  constexpr int64_t kHuge = 64 << 20, kBeginning = 8 << 10, kPiece = 256 << 10;
+  const int64_t end = bytes <= kHuge ? bytes : kBeginning;
+  const OpenFile file(path.string());
+  std::vector<char> piece(static_cast<size_t>(std::min(end, kPiece)));
+  for (int64_t from = 0; from < end; from += kPiece) {
+    const size_t got = file.read(from, piece.data(), static_cast<size_t>(std::min(kPiece, end - from)));
+    if (std::memchr(piece.data(), 0, got)) return false;
+  }
+  return true;
 }
 
 // Where the tokens are: after llm.c's header of 256 int32 (magic, version, count, zeros), or everywhere, as nanoGPT
@@ -67,6 +72,7 @@ class Walk {
   DataFiles result() && {
     DataFiles found{root_, std::move(texts_), true, true, ""};
     found.is_bytes = !found.files.empty() || token_files_.empty();
+    if (found.is_bytes) check_meant(found);
     if (!found.is_bytes)
       for (const std::string& name : token_files_) found.files.push_back(token_file(root_, name));
     std::sort(found.files.begin(), found.files.end(), [](auto& a, auto& b) { return a.name < b.name; });
@@ -84,6 +90,18 @@ class Walk {
   }
 
  private:
+  // Text beside token files is the data, as in a code base with a .bin somewhere; but not a note beside much data.
+  void check_meant(const DataFiles& texts) const {
+    int64_t text = 0, tokens = 0;
+    for (const DataFile& file : texts.files) text += file.tokens;
+    for (const std::string& name : token_files_) tokens += static_cast<int64_t>(fs::file_size(root_ / name));
+    if (tokens > text)
+      throw UserError(cat("data folder ", root_.string(), " has ", human_bytes(static_cast<double>(text)),
+                          " of text and ", human_bytes(static_cast<double>(tokens)), " in .bin files (",
+                          token_files_.front(), "): give a .bin file itself, or name *.bin in a .gitignore file there ",
+                          "to take the text"));
+  }
+
   struct Level {
     std::string above;  // from the folder of the .gitignore file to the root, or
     size_t prefix;      // how much of a path to skip: what makes it relative to that file

@@ -26,6 +26,30 @@ TEST(DataFiles, WhatTrainingWritesIsNotData) {
   EXPECT_EQ(find_data_files(folder.path("run")).files.size(), 3u);  // asked for by name
 }
 
+TEST(DataFiles, ANoteBesideTokensIsNotTheData) {
+  const TempFolder folder;
+  folder.write("README.md", "about");
+  folder.write("train.bin", std::string(4, '\1'));
+  EXPECT_EQ(find_data_files(folder.path()).left_out, "1 .bin");
+  folder.write("train.bin", std::string(6000, '\1'));
+  EXPECT_EQ(error_of([&] { find_data_files(folder.path()); }),
+            cat("data folder ", folder.path(), " has 5 B of text and 6.00 kB in .bin files (train.bin): give a .bin ",
+                "file itself, or name *.bin in a .gitignore file there to take the text"));
+  folder.write(".gitignore", "*.bin\n");
+  EXPECT_EQ(names_of(find_data_files(folder.path())), (std::vector<std::string>{"README.md"}));
+}
+
+TEST(DataFiles, ANulLateInAFileMakesItBinary) {
+  const TempFolder folder;
+  folder.write("a.txt", "text");
+  std::string text(3 << 20, 'x');
+  folder.write("b.txt", text);
+  EXPECT_EQ(find_data_files(folder.path()).files.size(), 2u);
+  text[text.size() - 7] = '\0';
+  folder.write("b.txt", text);
+  EXPECT_EQ(find_data_files(folder.path()).left_out, "1 binary");
+}
+
 TEST(DataFiles, GitignoreFilesOfTheRepositoryAboveHoldToo) {
   const TempFolder folder;
   folder.write(".gitignore", "*.above\n");  // outside of the repository

@@ -3,7 +3,10 @@
 #include <ATen/ATen.h>
 #include <png.h>
 #include <sys/stat.h>
+#include <unistd.h>
+#include <zlib.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <csetjmp>
 #include <cstdio>
@@ -171,7 +174,34 @@ class PngRows : public ImageRows {
  private:
   int64_t row_bytes() const { return header_.width * header_.channels; }
 
+  // Of every chunk, from the file's bytes: libpng compares a checksum only when it has read all of a chunk, which may
+  // lie behind the last row asked for.
+  void check_sums() {
+    const int file = fileno(input_.stream());
+    unsigned char buffer[64 << 10];
+    int64_t at = 8;  // behind the signature
+    const auto read = [&](int64_t count) {
+      if (pread(file, buffer, static_cast<size_t>(count), at) != count) input_.fail_damaged("it ends too early");
+      at += count;
+    };
+    const auto number = [&] { return int64_t{buffer[0]} << 24 | buffer[1] << 16 | buffer[2] << 8 | buffer[3]; };
+    for (bool ended = false; !ended;) {
+      read(8);
+      ended = std::memcmp(buffer + 4, "IEND", 4) == 0;
+      int64_t left = number();
+      uLong sum = crc32(0, buffer + 4, 4);
+      for (int64_t now; left > 0; left -= now) {
+        now = std::min<int64_t>(left, sizeof buffer);
+        read(now);
+        sum = crc32(sum, buffer, static_cast<uInt>(now));
+      }
+      read(4);
+      if (number() != static_cast<int64_t>(sum)) input_.fail_damaged("a checksum is wrong");
+    }
+  }
+
   void start() {
+    check_sums();
     run([&] {
       if (colours_ == PNG_COLOR_TYPE_PALETTE) png_set_palette_to_rgb(handle_.png);
       if (colours_ == PNG_COLOR_TYPE_GRAY) png_set_expand_gray_1_2_4_to_8(handle_.png);

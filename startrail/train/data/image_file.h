@@ -28,8 +28,8 @@ class ImageRows {
   virtual ~ImageRows() = default;
   virtual const ImageHeader& header() const = 0;
   // Row `row` as `width` x `channels` bytes, valid until the next call. Rows are asked for in ascending order; those
-  // between are skipped. The last row also checks the end of the file. UserError when the file is damaged or truncated
-  // before that; damage behind the last row asked for is not seen.
+  // between are skipped. UserError when the file is damaged or truncated; of a JPEG, which has no checksums, damage
+  // behind the last row asked for is not seen.
   virtual const uint8_t* read(int64_t row) = 0;
 };
 

@@ -82,17 +82,17 @@ class Walk {
     found_.files.erase(found_.files.begin(), found_.files.begin() + static_cast<int64_t>(beside));
   }
 
-  // Images among latents, or the other way round: the fewer.
+  // Images among latents, or the other way round: the kind that has fewer bytes.
   void leave_out_strangers() {
     auto& files = found_.files;
-    const auto latent = [](const PictureFile& file) { return is_latent(file.kind); };
-    const auto latents = static_cast<size_t>(std::count_if(files.begin(), files.end(), latent));
-    const bool expected = 2 * latents > files.size();
+    int64_t difference = 0;
+    for (const PictureFile& file : files) difference += is_latent(file.kind) ? file.bytes : -file.bytes;
+    const bool expected = difference > 0;
     for (const PictureFile& file : files)
       if (is_latent(file.kind) != expected)
-        found_.problems.push_back(cat(path_of(file), " is ", expected ? "a picture" : "a latent",
-                                      ", but most files of ", found_.root.string(), " are ",
-                                      expected ? "latents" : "pictures", ": give a folder that has only one of them"));
+        found_.problems.push_back(cat(path_of(file), " is ", expected ? "a picture" : "a latent", ", but most of ",
+                                      found_.root.string(), " are ", expected ? "latents" : "pictures",
+                                      ": give a folder that has only one of them"));
     std::erase_if(files, [&](const PictureFile& file) { return is_latent(file.kind) != expected; });
   }
 

@@ -38,6 +38,7 @@ PictureSource::PictureSource(std::shared_ptr<const Pictures> pictures, std::shar
                           ", but those for training ", join(pictures_->classes())));
   } else {
     validation_ = static_cast<int64_t>(options.validation * static_cast<double>(training_));
+    if (options.validation > 0 && training_ > 1) validation_ = std::max<int64_t>(1, validation_);
     training_ -= validation_;
   }
   if (training_ < 1) throw UserError("no picture is left for training: lower data.validation");
@@ -81,7 +82,7 @@ std::string PictureSource::describe() const {
 
 std::vector<std::string> PictureSource::skipped() const {
   std::vector<std::string> all = pictures_->skipped();
-  if (held_out_)
+  if (held_out_ && held_out_ != pictures_)
     for (std::string& problem : held_out_->skipped()) all.push_back(std::move(problem));
   const std::lock_guard lock(mutex_);
   for (const auto& [index, problem] : bad_) all.push_back(problem);

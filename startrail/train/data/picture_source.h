@@ -35,7 +35,7 @@ class PictureSource : public Source {
   std::string fingerprint() const override;
   std::string describe() const override;
   std::vector<std::string> skipped() const override;
-  std::vector<std::string> classes() const override { return pictures_->classes(); }
+  const std::vector<std::string>& classes() const { return pictures_->classes(); }
 
  private:
   struct Picture {

@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 
 #include "startrail/base/error.h"
 #include "startrail/base/threads.h"
@@ -38,10 +37,7 @@ std::string to_text(const PictureShape& shape) {
 
 std::string digest(const std::string& text) {
   const XXH128_hash_t sum = XXH3_128bits(text.data(), text.size());
-  char out[33];
-  std::snprintf(out, sizeof out, "%016llx%016llx", static_cast<unsigned long long>(sum.high64),
-                static_cast<unsigned long long>(sum.low64));
-  return out;
+  return hex_text(sum.high64) + hex_text(sum.low64);
 }
 
 void check_options(const PicturesOptions& options) {
@@ -252,12 +248,18 @@ class ShapePictures : public Pictures {
   PicturesOptions options_;
 };
 
+void check_unscaled(const PicturesOptions& options) {
+  if (options.scale != 1)
+    throw UserError(cat("data.scale is for latents, but ", options.path, " has pictures: leave it out"));
+}
+
 // What cannot be for any file of this kind.
 void check_kind(const PicturesOptions& options, bool latents) {
   const PictureShape& shape = options.shape;
   if (latents && options.fit == "resize")
     throw UserError(cat(options.path, " has latents, which cannot be resized: set data.fit=crop"));
   if (latents) return;
+  check_unscaled(options);
   if (shape.channels != 1 && shape.channels != 3)
     throw UserError(cat(options.path, " has PNG or JPEG pictures, which cannot have ", shape.channels,
                         " channels: set model.channels=3, or 1 for gray ones"));
@@ -310,7 +312,12 @@ void leave_out(const std::vector<std::string>& problems, Opened& opened, LatentL
 
 std::shared_ptr<const Pictures> open_pictures(const PicturesOptions& options) {
   check_options(options);
-  if (options.path == kShapes) return std::make_shared<ShapePictures>(options);
+  if (options.path == kShapes) {
+    check_unscaled(options);
+    return std::make_shared<ShapePictures>(options);
+  }
+  if (options.generated != PicturesOptions{}.generated)
+    throw UserError(cat("data.generated is for generated shapes, but data.path is ", options.path, ": leave it out"));
   Opened opened{options, find_pictures(options.path, options.without)};
   opened.problems = opened.found.problems;
   if (opened.found.files.empty())

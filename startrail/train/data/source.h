@@ -23,8 +23,6 @@ class Source {
   virtual std::string describe() const = 0;
   // What was wrong with each file that was left out.
   virtual std::vector<std::string> skipped() const { return {}; }
-  // Of labelled data, by their numbers.
-  virtual std::vector<std::string> classes() const { return {}; }
 };
 
 struct TokenSourceOptions {

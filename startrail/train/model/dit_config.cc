@@ -126,6 +126,8 @@ DitConfig dit_from_json(const json& j, std::string_view where) {
   config.channels = get_or<int64_t>(j, "in_channels", 4, where);
   config.out_channels = get_or(j, "out_channels", config.channels, where);
   config.classes = get_or<int64_t>(j, "num_embeds_ada_norm", 1000, where);
+  config.names = get_or(j, "class_names", config.names, where);
+  config.guided = get_or(j, "guided", true, where);
   config.norm_eps = get_or(j, "norm_eps", 1e-5, where);
   config.objective = get_or<std::string>(j, "objective", "ddpm", where);
   const auto side = get_or<int64_t>(j, "sample_size", 32, where), patch = get_or<int64_t>(j, "patch_size", 2, where);
@@ -157,6 +159,8 @@ json to_json(const DitConfig& config) {
             {"norm_eps", config.norm_eps},
             {"dropout", 0.0}};
   if (config.objective != "ddpm") j["objective"] = config.objective;  // without it: as the published models
+  if (!config.names.empty()) j["class_names"] = config.names;
+  if (!config.guided) j["guided"] = false;
   if (config.is_plain()) {
     j["sample_size"] = config.size[1];
     j["patch_size"] = config.patch[1];

@@ -18,6 +18,8 @@ struct DitConfig {
   int64_t channels = 3;
   int64_t out_channels = 3;  // twice as many where a model was trained to predict a variance too; that half is not used
   int64_t classes = 0;       // 0: pictures are not told apart
+  std::vector<std::string> names = {};     // of the classes, as far as known
+  bool guided = true;                      // trained without a class too, which guidance needs
   std::array<int64_t, 3> size{1, 32, 32};  // frames, height, width
   std::array<int64_t, 3> patch{1, 4, 4};   // of the same axes
   std::string positions = "sine";          // or rotary

@@ -28,13 +28,17 @@ int64_t draw(const at::Tensor& logits, const SampleOptions& options, at::Generat
   return order[at::multinomial(chances, 1, false, generator)[0]].item<int64_t>();
 }
 
+void check_prompt(const std::vector<int64_t>& prompt, int64_t vocabulary) {
+  if (prompt.empty()) throw UserError("the prompt has no token: give at least one");
+  for (int64_t token : prompt)
+    if (token < 0 || token >= vocabulary)
+      throw UserError(cat("token ", token, " of the prompt is beyond the vocabulary of ", vocabulary));
+}
+
 void generate(const Llama& model, const std::vector<int64_t>& prompt, const SampleOptions& options,
               const std::function<bool(int64_t)>& on_token) {
   check_options(options);
-  if (prompt.empty()) throw UserError("the prompt has no token: give at least one");
-  for (int64_t token : prompt)
-    if (token < 0 || token >= model.shape().vocabulary)
-      throw UserError(cat("token ", token, " of the prompt is beyond the vocabulary of ", model.shape().vocabulary));
+  check_prompt(prompt, model.shape().vocabulary);
   at::Generator generator = at::make_generator<at::CPUGeneratorImpl>(options.seed);
   KeyValueCache cache = model.make_cache(static_cast<int64_t>(prompt.size()) + options.tokens);
   at::Tensor logits = model.next_logits(at::tensor(prompt, at::kLong), cache);

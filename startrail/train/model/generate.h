@@ -18,11 +18,13 @@ struct SampleOptions {
 // UserError for options that mean nothing.
 void check_options(const SampleOptions& options);
 
+// UserError for a prompt without tokens, or with one beyond the vocabulary.
+void check_prompt(const std::vector<int64_t>& prompt, int64_t vocabulary);
+
 // One draw from logits [vocabulary].
 int64_t draw(const at::Tensor& logits, const SampleOptions& options, at::Generator& generator);
 
-// Calls `on_token` for each new token; false ends it. The prompt must have a token; UserError for one beyond the
-// vocabulary.
+// Calls `on_token` for each new token; false ends it. Checks options and prompt.
 void generate(const Llama& model, const std::vector<int64_t>& prompt, const SampleOptions& options,
               const std::function<bool(int64_t)>& on_token);
 
