@@ -25,7 +25,6 @@ struct Flash : Masks<Level> {
   static constexpr int64_t kForwardKeys = 128;  // keys of a tile in the forward pass
   static constexpr int64_t kPanelKeys = 512;    // keys packed at a time
   static constexpr int64_t kBackwardRows = 64;  // rows of a tile in the backward pass
-  static constexpr int64_t kStrips = kBackwardRows / kLanes;
   static_assert(kBackwardRows % kLanes == 0 && kPanelKeys % kForwardKeys == 0 && kForwardKeys % 2 == 0);
 
   // ---- Forward.
@@ -236,7 +235,7 @@ struct Flash : Masks<Level> {
 
     for (int64_t head = 0; head < p.heads; ++head)
       for (int64_t row = 0; row < p.queries; row += kBackwardRows) {
-        const int64_t rows = smaller(kBackwardRows, p.queries - row);
+        const int64_t rows = smaller(kBackwardRows, p.queries - row), strips = (rows + kLanes - 1) / kLanes;
         alignas(64) float lse[kBackwardRows], delta[kBackwardRows];
         Seen<kBackwardRows> seen(range, row, rows);
         bool blind = false;
@@ -253,23 +252,26 @@ struct Flash : Masks<Level> {
         const bool any = !seen.none(begin, end);
         const int64_t query_at = head * p.q.head + row * p.q.row, dout_at = head * work.dout.head + row * work.dout.row;
         if (any) {
-          for (int64_t s = 0; s < kStrips; ++s) {
-            const int64_t in_strip = larger<int64_t>(0, smaller<int64_t>(kLanes, rows - s * kLanes));
+          for (int64_t s = 0; s < strips; ++s) {
+            const int64_t in_strip = smaller<int64_t>(kLanes, rows - s * kLanes);
             pack_strip(p.q, p.bfloat16, query_at + s * kLanes * p.q.row, in_strip, dim, queries + s * words * kLanes,
                        at_hand);
             pack_strip(work.dout, p.bfloat16, dout_at + s * kLanes * work.dout.row, in_strip, dim,
                        douts + s * words * kLanes, at_hand);
           }
           const bool finite_queries =
-              pack_down(p.q, p.bfloat16, query_at, rows, kBackwardRows, dim, queries_down, padded);
+              pack_down(p.q, p.bfloat16, query_at, rows, strips * kLanes, dim, queries_down, padded);
           const bool finite_douts =
-              pack_down(work.dout, p.bfloat16, dout_at, rows, kBackwardRows, dim, douts_down, padded);
-          for (int64_t i = 0; i < kBackwardRows * dim; ++i) dqueries[i] = 0;
+              pack_down(work.dout, p.bfloat16, dout_at, rows, strips * kLanes, dim, douts_down, padded);
+          for (int64_t i = 0; i < strips * kLanes * dim; ++i) dqueries[i] = 0;
           for (int64_t k = 0; k < n; k += kBackwardKeys) {
             const int64_t count = smaller(kBackwardKeys, n - k), key = begin + k;
             if (seen.none(key, key + count)) continue;
             const bool partial = !seen.every(key, key + count);
-            for (int64_t s = 0; s < kStrips; ++s) {
+            int64_t from = 0, to = strips;  // strips that see some of these keys
+            while (partial && from < to && seen.none_of_strip(from, key, key + count)) ++from;
+            while (partial && from < to && seen.none_of_strip(to - 1, key, key + count)) --to;
+            for (int64_t s = from; s < to; ++s) {
               Base::template product<false>(count, 1, words, Left<Word>{keys + k * words, words, 1, 0},
                                             Right<Word>{queries + s * words * kLanes, kLanes},
                                             tile.scores + s * kBackwardKeys * kLanes, kLanes);
@@ -277,13 +279,15 @@ struct Flash : Masks<Level> {
                                             Right<Word>{douts + s * words * kLanes, kLanes},
                                             tile.dweights + s * kBackwardKeys * kLanes, kLanes);
             }
-            differentiate(tile, count, p.scale, partial, seen, key, lse, delta);
+            differentiate(tile, from, to, count, p.scale, partial, seen, key, lse, delta);
             constexpr int64_t kWordsOfLanes = kLanes / pairing;
             const auto sum_over_queries = [&](const Word* left, const Word* right, float* c) {
               for (int64_t d = 0; d < padded; d += kLanes)
-                Base::template product<true>(count, kStrips, kWordsOfLanes,
-                                             Left<Word>{left, kWordsOfLanes, 1, kBackwardKeys * kWordsOfLanes},
-                                             Right<Word>{right + d, padded}, c + k * padded + d, padded);
+                Base::template product<true>(count, to - from, kWordsOfLanes,
+                                             Left<Word>{left + from * kBackwardKeys * kWordsOfLanes, kWordsOfLanes, 1,
+                                                        kBackwardKeys * kWordsOfLanes},
+                                             Right<Word>{right + from * kWordsOfLanes * padded + d, padded},
+                                             c + k * padded + d, padded);
             };
             if (partial && !finite_douts)
               product_of_seen(work.dout, p.bfloat16, dout_at, rows, dim, tile.weights, seen, key, count,
@@ -295,15 +299,15 @@ struct Flash : Masks<Level> {
                               dkeys + k * padded, padded);
             else
               sum_over_queries(tile.dscores_left, queries_down, dkeys);
-            for (int64_t s = 0; s < kStrips; ++s) {
+            for (int64_t s = from; s < to; ++s) {
               const Word* const right = tile.dscores_right + s * kBackwardKeys / pairing * kLanes;
-              float* const to = dqueries + s * dim * kLanes;
+              float* const sum = dqueries + s * dim * kLanes;
               if (partial && !finite_keys)
-                product_of_seen(p.k, p.bfloat16, key_at + k * p.k.row, count, dim, right, seen, key, s * kLanes, to);
+                product_of_seen(p.k, p.bfloat16, key_at + k * p.k.row, count, dim, right, seen, key, s * kLanes, sum);
               else
                 Base::template product<true>(dim, 1, (count + pairing - 1) / pairing,
                                              Left<Word>{keys_down + k / pairing * dim, 1, dim, 0},
-                                             Right<Word>{right, kLanes}, to, kLanes);
+                                             Right<Word>{right, kLanes}, sum, kLanes);
             }
           }
         }
@@ -329,11 +333,11 @@ struct Flash : Masks<Level> {
     }
   }
 
-  // Scores and dweights of a tile to weights and dscores.
+  // Scores and dweights of a tile's strips [from, to) to weights and dscores.
   template <typename Word, typename Seen>
-  static void differentiate(const BackwardTile<Word>& tile, int64_t count, float scale, bool partial, const Seen& seen,
-                            int64_t key, const float* lse, const float* delta) {
-    for (int64_t s = 0; s < kStrips; ++s) {
+  static void differentiate(const BackwardTile<Word>& tile, int64_t from, int64_t to, int64_t count, float scale,
+                            bool partial, const Seen& seen, int64_t key, const float* lse, const float* delta) {
+    for (int64_t s = from; s < to; ++s) {
       float* const scores = tile.scores + s * kBackwardKeys * kLanes;
       float* const dweights = tile.dweights + s * kBackwardKeys * kLanes;
       Vector weight[2][2], dscore[2][2];  // [row of a pair][half of the strip]

@@ -42,6 +42,12 @@ struct Masks : Vectors<Level> {
     }
     bool none(int64_t from, int64_t to) const { return last <= from || first >= to; }
     bool every(int64_t from, int64_t to) const { return all_begin <= from && all_end >= to; }
+    // Whether no lane of one strip sees a key of [from, to).
+    bool none_of_strip(int64_t strip, int64_t from, int64_t to) const {
+      for (int64_t lane = strip * kLanes; lane < (strip + 1) * kLanes; ++lane)
+        if (larger<int64_t>(begin[lane], from) < smaller<int64_t>(end[lane], to)) return false;
+      return true;
+    }
     STARTRAIL_INLINE Integers at(int64_t key, int64_t lane) const {
       const int32_t k = static_cast<int32_t>(key);
       return (load(begin + lane) <= k) & (load(end + lane) > k);
