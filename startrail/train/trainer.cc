@@ -24,7 +24,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int kBadSteps = 5;         // in a row, after which a run is given up
+constexpr int kBadSteps = 5;  // in a row, after which a run is given up
+constexpr const char* kAdvice = ": lower train.learning_rate, or go on from an earlier checkpoint";
 constexpr int64_t kTracedSteps = 3;  // enough to see the pattern; a long trace is too large to open
 
 double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
@@ -136,8 +137,9 @@ class RankTrainer {
       // Written down before it is saved, so that no step is missing from what goes on from there; and saved before it
       // is validated: who stops a run wants it safe, not measured.
       if (metrics_) metrics_->write(report);
-      // A step that went wrong must not push out the checkpoints one can go back to.
-      if (training_.save && bad_steps_ == 0 && (due(config_.run.save_every) || last || result.stopped)) save();
+      // A step that went wrong must not push out the checkpoints one can go back to; but an end is saved in any case.
+      const bool due_now = due(config_.run.save_every) && bad_steps_ == 0;
+      if (training_.save && (due_now || last || result.stopped)) save();
       if (!result.stopped && (due(config_.validate.every) || last)) report.validation = validation();
       if (report.validation) result.validation = report.validation;
       if (report.validation && metrics_) metrics_->write(report.step, *report.validation);
@@ -147,9 +149,8 @@ class RankTrainer {
       result.last = report;
       if (world_->rank() == 0 && training_.observer.on_step) training_.observer.on_step(report);
     }
-    if (bad_steps_ > 0 || (result.last.validation && !std::isfinite(*result.last.validation)))
-      throw UserError(cat("the loss or its gradient was not finite at the end, in step ", state_.step,
-                          ": lower train.learning_rate, or go on from an earlier checkpoint"));
+    if (!result.stopped && (bad_steps_ > 0 || (result.last.validation && !std::isfinite(*result.last.validation))))
+      throw UserError(cat("the loss or its gradient was not finite at the end, in step ", state_.step, kAdvice));
     result.trace = trace_;
     return result;
   }
@@ -262,7 +263,7 @@ class RankTrainer {
     bad_steps_ = std::isfinite(report.gradient_norm) && std::isfinite(report.loss) ? 0 : bad_steps_ + 1;
     if (bad_steps_ >= kBadSteps)
       throw UserError(cat("the gradient was not finite in ", kBadSteps, " steps up to step ", state_.step + 1,
-                          " (loss ", report.loss, "): lower train.learning_rate, or go on from an earlier checkpoint"));
+                          " (loss ", report.loss, ")", kAdvice));
   }
 
   std::optional<double> validation() {
@@ -271,6 +272,10 @@ class RankTrainer {
   }
 
   void save() {
+    const at::Tensor& mine = optimizer_.weights();
+    const bool finite = mine.numel() == 0 || std::isfinite(mine.abs().max().item<float>());
+    for (double one : world_->all_gather(finite ? 0.0 : 1.0))
+      if (one != 0) throw UserError(cat("the weights are not finite after step ", state_.step, kAdvice));
     state_.updates = optimizer_.steps;
     save_checkpoint(config_.run.folder, state_, *model_, optimizer_, *world_, config_.run.keep);
     if (world_->rank() == 0 && training_.observer.on_checkpoint)

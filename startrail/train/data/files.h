@@ -23,11 +23,10 @@ struct DataFiles {
   std::string left_out;  // "3 binary, 17 ignored by .gitignore", a folder counted as one; "" for nothing
 };
 
-// A text file, a .bin token file, or a folder: of its text files or, when it has none, of its .bin files; UserError
-// when it has text beside .bin files that are larger together. Links to
+// A text file, a .bin token file, or a folder: of its text files or, when it has none, of its .bin files. Links to
 // folders are not followed. Left out are the folder `leave_out`, what .gitignore files name (those above too, up to the
 // repository's root), and folders that hold what training writes: runs, checkpoints, exported models. UserError for
-// anything else, and for a token file that is empty or not whole.
+// anything else, for text beside .bin files that are larger together, and for a token file that is empty or not whole.
 DataFiles find_data_files(const std::string& path, const std::string& leave_out = "");
 
 // Whether a folder is what training writes: a run, one of its checkpoints, or an exported model.

@@ -3,7 +3,6 @@
 #include <ATen/ATen.h>
 #include <png.h>
 #include <sys/stat.h>
-#include <unistd.h>
 #include <zlib.h>
 
 #include <algorithm>
@@ -19,6 +18,7 @@
 #include <jerror.h>
 
 #include "startrail/base/error.h"
+#include "startrail/train/data/file_pool.h"
 
 // Both libraries report errors by longjmp, which skips destructors. So they are called only inside of a Handle's run(),
 // in lambdas that hold nothing to be destroyed, and what must be freed is owned by objects outside.
@@ -43,6 +43,7 @@ class Input {
   }
 
   std::FILE* stream() const { return stream_.get(); }
+  std::string path() const { return file_.string(); }
 
   [[noreturn]] void fail(const std::string& what) const { throw UserError(cat(file_.string(), " ", what)); }
   [[noreturn]] void fail_damaged(const char* detail) const {
@@ -177,11 +178,12 @@ class PngRows : public ImageRows {
   // Of every chunk, from the file's bytes: libpng compares a checksum only when it has read all of a chunk, which may
   // lie behind the last row asked for.
   void check_sums() {
-    const int file = fileno(input_.stream());
+    const OpenFile file(input_.path());
     unsigned char buffer[64 << 10];
     int64_t at = 8;  // behind the signature
     const auto read = [&](int64_t count) {
-      if (pread(file, buffer, static_cast<size_t>(count), at) != count) input_.fail_damaged("it ends too early");
+      const auto wanted = static_cast<size_t>(count);
+      if (file.read(at, buffer, wanted) != wanted) input_.fail_damaged("it ends too early");
       at += count;
     };
     const auto number = [&] { return int64_t{buffer[0]} << 24 | buffer[1] << 16 | buffer[2] << 8 | buffer[3]; };
