@@ -4,6 +4,7 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include <filesystem>
+#include <limits>
 #include <map>
 
 #include "startrail/base/testing.h"
@@ -402,6 +403,51 @@ TEST(DitTraining, GoesOnFromACheckpointWithItsMeanOfWeights) {
   const auto mean = load_dit(find_checkpoint(folder.path("whole")), at::kFloat),
              last = load_dit(find_checkpoint(folder.path("whole")), at::kFloat, Which::last);
   EXPECT_FALSE(mean->parameters()[0].value.equal(last->parameters()[0].value));
+}
+
+// One of its pictures is not finite.
+class Poisoned : public PictureSource {
+ public:
+  Poisoned(const TrainConfig& config, const DitConfig& shape, int64_t bad)
+      : PictureSource(open_pictures(pictures_options(config, shape)), nullptr, shape,
+                      picture_source_options(config, shape)),
+        bad_(bad) {}
+  Example training(int64_t index, Order layout, Group& group) const override {
+    Example example = PictureSource::training(index, layout, group);
+    if (index == bad_) example.input.fill_(std::numeric_limits<float>::quiet_NaN());
+    return example;
+  }
+
+ private:
+  int64_t bad_;
+};
+
+// Such a step changes nothing, so what a run has learned is saved; but its end is an error unless it was stopped there.
+TEST(DitTraining, ABadLastStepLosesNothing) {
+  for (const bool stops : {false, true}) {
+    const TempFolder folder;
+    TrainConfig config = small_config();
+    config.train.steps = stops ? 9 : 3;
+    config.train.batch = 1;
+    config.run.save_every = 0;
+    config.run.folder = folder.path("run");
+    const auto shape = std::get<DitConfig>(model_config(config));
+    settle(config, shape);
+    Training training{config,
+                      [&] { return std::make_unique<Dit>(shape); },
+                      std::make_shared<Poisoned>(config, shape, 2),
+                      {},
+                      {},
+                      {},
+                      true,
+                      {}};
+    int asked = 0;
+    if (stops) training.observer.stop = [&] { return ++asked == 3; };
+    const std::string error = error_of([&] { train(training); });
+    EXPECT_EQ(error.find("not finite at the end, in step 3") != std::string::npos, !stops) << error;
+    EXPECT_EQ(find_checkpoint(config.run.folder).filename(), "step-00000003");
+    EXPECT_NO_THROW(load_dit(find_checkpoint(config.run.folder), at::kFloat));
+  }
 }
 
 TEST(DitTraining, NeedsAboutTheMemoryThatWasEstimated) {
