@@ -23,7 +23,9 @@ using flash::KeyRange;
 using flash::Level;
 
 constexpr int64_t kTaskRows = 1024;  // query rows of a forward task: keys are packed again for each
-constexpr int64_t kTaskKeys = 512;   // keys of a backward task: they and their gradients stay in the second-level cache
+// Keys of a backward task: few enough that they and their gradients stay in the second-level cache, and enough to pay
+// for packing all queries.
+constexpr int64_t kTaskKeys = 512, kLeastTaskKeys = 128;
 
 // Key ranges with what each query row sees of them.
 struct Ranges {
@@ -103,15 +105,23 @@ void share(int64_t tasks, int64_t scratch_bytes, const std::function<void()>& be
 
 int64_t round_up(int64_t n, int64_t step) { return (n + step - 1) / step * step; }
 
+// The length of blocks of n, a multiple of `unit`, all about as long: `wanted`, or up to an eighth more where that
+// saves a short last one.
+int64_t even_block(int64_t n, int64_t wanted, int64_t unit) {
+  const int64_t blocks = std::max<int64_t>(1, (n - wanted / 8 + wanted - 1) / wanted);
+  return round_up((n + blocks - 1) / blocks, unit);
+}
+int64_t longest_block(int64_t wanted) { return wanted + wanted / 8 + 1; }
+
 int64_t forward_block(const Level& level, const CallSize& size, int threads) {
   const int64_t rows = size.batch * size.key_heads * size.queries;
   const int64_t most = kTaskRows * size.key_heads / size.heads, even = rows / (4 * threads);
-  return std::max<int64_t>(level.forward_rows, std::min(most, even) / level.forward_rows * level.forward_rows);
+  return even_block(size.queries, std::max(level.forward_rows, std::min(most, even)), level.forward_rows);
 }
 
+// Does not depend on the threads.
 int64_t backward_block(const CallSize& size) {
-  const int64_t keys = size.batch * size.key_heads * size.keys;
-  return std::clamp<int64_t>(keys / 16 / 64 * 64, 64, kTaskKeys);
+  return std::clamp<int64_t>(size.batch * size.key_heads * size.keys / 16, kLeastTaskKeys, kTaskKeys);
 }
 
 class FlashKernel : public Kernel {
@@ -127,7 +137,7 @@ class FlashKernel : public Kernel {
     const int64_t block = size.backward ? backward_block(size) : forward_block(level_, size, threads);
     const int64_t tasks =
         size.batch * size.key_heads * round_up(size.backward ? size.keys : size.queries, block) / block;
-    const int64_t bytes = size.backward ? level_.backward_scratch_bytes(size.dim, block)
+    const int64_t bytes = size.backward ? level_.backward_scratch_bytes(size.dim, longest_block(block))
                                         : level_.forward_scratch_bytes(size.dim, block * group);
     return round_up(bytes, 64) * std::min<int64_t>(tasks, threads);
   }
@@ -163,10 +173,11 @@ class FlashKernel : public Kernel {
       int64_t range, begin, end;
     };
     std::vector<Block> blocks;
-    const int64_t step = backward_block(size);
-    for (size_t r = 0; r < ranges.ranges.size(); ++r)
-      for (int64_t begin = 0; begin < ranges.ranges[r].count; begin += step)
-        blocks.push_back({static_cast<int64_t>(r), begin, std::min(begin + step, ranges.ranges[r].count)});
+    for (size_t r = 0; r < ranges.ranges.size(); ++r) {
+      const int64_t count = ranges.ranges[r].count, step = even_block(count, backward_block(size), 2);
+      for (int64_t begin = 0; begin < count; begin += step)
+        blocks.push_back({static_cast<int64_t>(r), begin, std::min(begin + step, count)});
+    }
 
     const int64_t group = size.heads / size.key_heads, groups = size.batch * size.key_heads;
     const int64_t tiles = round_up(size.queries, level_.backward_rows) / level_.backward_rows;
@@ -176,8 +187,9 @@ class FlashKernel : public Kernel {
       int64_t tiles;
       int32_t block;
     };
-    share(static_cast<int64_t>(blocks.size()) * groups, level_.backward_scratch_bytes(size.dim, step),
-          forward.between_tiles, [&](int64_t task, void* scratch) {
+    share(static_cast<int64_t>(blocks.size()) * groups,
+          level_.backward_scratch_bytes(size.dim, longest_block(backward_block(size))), forward.between_tiles,
+          [&](int64_t task, void* scratch) {
             const int64_t batch = task % groups / size.key_heads, head = task % size.key_heads;
             const Block& block = blocks[static_cast<size_t>(task / groups)];
             Turn turn{&done[static_cast<size_t>(task % groups * group * tiles)], tiles,

@@ -22,10 +22,14 @@ struct Flash : Masks<Level> {
   template <int64_t lanes>
   using Seen = typename Base::template Seen<lanes>;
 
-  static constexpr int64_t kForwardKeys = 128;  // keys of a tile in the forward pass
-  static constexpr int64_t kPanelKeys = 512;    // keys packed at a time
-  static constexpr int64_t kBackwardRows = 64;  // rows of a tile in the backward pass
-  static_assert(kBackwardRows % kLanes == 0 && kPanelKeys % kForwardKeys == 0 && kForwardKeys % 2 == 0);
+  static constexpr int64_t kForwardKeys = longest_step(128);  // room for keys of a tile in the forward pass
+  static constexpr int64_t kBackwardRows = 64;                // rows of a tile in the backward pass
+  static_assert(kBackwardRows % kLanes == 0 && kForwardKeys % 2 == 0);
+
+  // Keys packed at a time: they and their values take a quarter of a megabyte, and so stay in the second-level cache.
+  static int64_t panel_keys(int64_t dim) {
+    return smaller<int64_t>(512, larger<int64_t>(128, (1 << 15) / dim / 128 * 128));
+  }
 
   // ---- Forward.
 
@@ -36,7 +40,7 @@ struct Flash : Masks<Level> {
   template <typename Word>
   static void forward(const Forward& work, int64_t begin, int64_t end, void* scratch) {
     const Problem& p = work.problem;
-    const int64_t dim = p.dim, words = words_of(dim, Word{});
+    const int64_t dim = p.dim, words = words_of(dim, Word{}), most = panel_keys(dim);
     constexpr int64_t pairing = kPaired<Word> ? 2 : 1;
     const int64_t tiles_a_head = (end - begin + kLanes - 1) / kLanes, tiles = tiles_a_head * p.heads;
     char* free = static_cast<char*>(scratch);
@@ -45,8 +49,8 @@ struct Flash : Masks<Level> {
       free += round_up(count * 4, 64);
       return taken;
     };
-    Word* const keys = static_cast<Word*>(take(kPanelKeys * words));
-    Word* const values = static_cast<Word*>(take(kPanelKeys * dim));
+    Word* const room_for_keys = static_cast<Word*>(take(most * words));
+    Word* const values = static_cast<Word*>(take(most * dim));
     float* const scores = static_cast<float*>(take(kForwardKeys * kLanes));
     Word* weights;
     if constexpr (kPaired<Word>)
@@ -86,24 +90,26 @@ struct Flash : Masks<Level> {
 
     for (int64_t r = 0; r < p.range_count; ++r) {
       const KeyRange& range = p.ranges[r];
-      for (int64_t panel = 0; panel < range.count; panel += kPanelKeys) {
-        const int64_t panel_end = smaller(range.count, panel + kPanelKeys), in_panel = panel_end - panel;
+      for (int64_t panel = 0; panel < range.count; panel += most) {
+        const int64_t panel_end = smaller(range.count, panel + most), in_panel = panel_end - panel;
         const int64_t key_at = (range.begin + panel) * p.k.row, value_at = (range.begin + panel) * p.v.row;
-        bool packed = false, finite = true;
+        const Word* keys = nullptr;
+        bool finite = true;
         for (int64_t t = 0; t < tiles; ++t) {
           const Tile tile = tile_at(t);
           const Seen<kLanes> seen(range, tile.row, tile.count);
           if (seen.none(panel, panel_end)) continue;
-          if (!packed) {
-            pack_across(p.k, p.bfloat16, key_at, in_panel, dim, keys);
-            finite = pack_down(p.v, p.bfloat16, value_at, in_panel, round_up(in_panel, pairing), dim, values, dim);
-            packed = true;
+          if (!keys) {
+            keys = pack_across(p.k, p.bfloat16, key_at, in_panel, dim, room_for_keys);
+            finite = Base::pack_groups(p.v, p.bfloat16, value_at, in_panel, dim, values, at_hand,
+                                       range.seen_begin != nullptr);
           }
           if (work.pack_only) break;
           // Only keys that some row sees, from an even one because of pairs.
-          const int64_t last = smaller(in_panel, seen.last - panel);
-          for (int64_t k = larger<int64_t>(0, seen.first - panel) / 2 * 2; k < last; k += kForwardKeys) {
-            const int64_t count = smaller(kForwardKeys, last - k), key = panel + k;
+          const int64_t first = larger<int64_t>(0, seen.first - panel) / 2 * 2,
+                        last = smaller(in_panel, seen.last - panel), step = even_step(last - first, 128, 2);
+          for (int64_t k = first; k < last; k += step) {
+            const int64_t count = smaller(step, last - k), key = panel + k;
             Base::template product<false>(count, 1, words, Left<Word>{keys + k * words, words, 1, 0},
                                           Right<Word>{queries + t * words * kLanes, kLanes}, scores, kLanes);
             const bool partial = !seen.every(key, key + count);
@@ -112,9 +118,8 @@ struct Flash : Masks<Level> {
             if (partial && !finite)
               product_of_seen(p.v, p.bfloat16, value_at + k * p.v.row, count, dim, weights, seen, key, 0, out);
             else
-              Base::template product<true>(dim, 1, (count + pairing - 1) / pairing,
-                                           Left<Word>{values + k / pairing * dim, 1, dim, 0},
-                                           Right<Word>{weights, kLanes}, out, kLanes);
+              Base::product_of_groups(dim, values, (in_panel + pairing - 1) / pairing, k / pairing,
+                                      (count + pairing - 1) / pairing, Right<Word>{weights, kLanes}, out, kLanes);
           }
         }
       }
@@ -201,15 +206,15 @@ struct Flash : Masks<Level> {
       free += round_up(count * 4, 64);
       return taken;
     };
-    Word* const keys = static_cast<Word*>(take(n * words));
-    Word* const values = static_cast<Word*>(take(n * words));
-    Word* keys_down = keys;
+    Word* const room_for_keys = static_cast<Word*>(take(n * words));
+    Word* const room_for_values = static_cast<Word*>(take(n * words));
+    Word* room_for_keys_down = room_for_keys;
     float* const dkeys = static_cast<float*>(take(n * padded));
     float* const dvalues = static_cast<float*>(take(n * padded));
     Word* const queries = static_cast<Word*>(take(kBackwardRows * words));
     Word* const douts = static_cast<Word*>(take(kBackwardRows * words));
-    Word* const queries_down = static_cast<Word*>(take(kBackwardRows * padded));
-    Word* const douts_down = static_cast<Word*>(take(kBackwardRows * padded));
+    Word* const room_for_queries = static_cast<Word*>(take(kBackwardRows * padded));
+    Word* const room_for_douts = static_cast<Word*>(take(kBackwardRows * padded));
     float* const dqueries = static_cast<float*>(take(kBackwardRows * dim));
     Word* const at_hand = static_cast<Word*>(take(kLanes * dim));
     float* const sum_at_hand = static_cast<float*>(take(kLanes * dim));
@@ -221,16 +226,18 @@ struct Flash : Masks<Level> {
       tile.weights = static_cast<Word*>(take(kPairCount / 2));
       tile.dscores_left = static_cast<Word*>(take(kPairCount / 2));
       tile.dscores_right = static_cast<Word*>(take(kPairCount / 2));
-      keys_down = static_cast<Word*>(take(round_up(n, 2) * dim / 2));
+      room_for_keys_down = static_cast<Word*>(take(round_up(n, 2) * dim / 2));
     } else {
       tile.weights = tile.scores;
       tile.dscores_left = tile.dscores_right = tile.dweights;
     }
 
     const int64_t key_at = (range.begin + begin) * p.k.row, value_at = (range.begin + begin) * p.v.row;
-    pack_across(p.v, p.bfloat16, value_at, n, dim, values);
-    if constexpr (kPaired<Word>) pack_across(p.k, p.bfloat16, key_at, n, dim, keys);
-    const bool finite_keys = pack_down(p.k, p.bfloat16, key_at, n, round_up(n, pairing), dim, keys_down, dim);
+    const Word* const values = pack_across(p.v, p.bfloat16, value_at, n, dim, room_for_values);
+    const Down<Word> keys_down =
+        pack_down(p.k, p.bfloat16, key_at, n, round_up(n, pairing), dim, room_for_keys_down, dim, true);
+    const Word* keys = keys_down.data;  // the same, where words are floats
+    if constexpr (kPaired<Word>) keys = pack_across(p.k, p.bfloat16, key_at, n, dim, room_for_keys);
     for (int64_t i = 0; i < n * padded; ++i) dkeys[i] = dvalues[i] = 0;
 
     for (int64_t head = 0; head < p.heads; ++head)
@@ -259,13 +266,15 @@ struct Flash : Masks<Level> {
             pack_strip(work.dout, p.bfloat16, dout_at + s * kLanes * work.dout.row, in_strip, dim,
                        douts + s * words * kLanes, at_hand);
           }
-          const bool finite_queries =
-              pack_down(p.q, p.bfloat16, query_at, rows, strips * kLanes, dim, queries_down, padded);
-          const bool finite_douts =
-              pack_down(work.dout, p.bfloat16, dout_at, rows, strips * kLanes, dim, douts_down, padded);
+          const bool some_partial = !seen.every(begin, end);
+          const Down<Word> queries_down =
+              pack_down(p.q, p.bfloat16, query_at, rows, strips * kLanes, dim, room_for_queries, padded, some_partial);
+          const Down<Word> douts_down = pack_down(work.dout, p.bfloat16, dout_at, rows, strips * kLanes, dim,
+                                                  room_for_douts, padded, some_partial);
           for (int64_t i = 0; i < strips * kLanes * dim; ++i) dqueries[i] = 0;
-          for (int64_t k = 0; k < n; k += kBackwardKeys) {
-            const int64_t count = smaller(kBackwardKeys, n - k), key = begin + k;
+          const int64_t step = even_step(n, 64, 2);
+          for (int64_t k = 0; k < n; k += step) {
+            const int64_t count = smaller(step, n - k), key = begin + k;
             if (seen.none(key, key + count)) continue;
             const bool partial = !seen.every(key, key + count);
             int64_t from = 0, to = strips;  // strips that see some of these keys
@@ -289,24 +298,24 @@ struct Flash : Masks<Level> {
                                              Right<Word>{right + from * kWordsOfLanes * padded + d, padded},
                                              c + k * padded + d, padded);
             };
-            if (partial && !finite_douts)
+            if (partial && !douts_down.finite)
               product_of_seen(work.dout, p.bfloat16, dout_at, rows, dim, tile.weights, seen, key, count,
                               dvalues + k * padded, padded);
             else
-              sum_over_queries(tile.weights, douts_down, dvalues);
-            if (partial && !finite_queries)
+              sum_over_queries(tile.weights, douts_down.data, dvalues);
+            if (partial && !queries_down.finite)
               product_of_seen(p.q, p.bfloat16, query_at, rows, dim, tile.dscores_left, seen, key, count,
                               dkeys + k * padded, padded);
             else
-              sum_over_queries(tile.dscores_left, queries_down, dkeys);
+              sum_over_queries(tile.dscores_left, queries_down.data, dkeys);
             for (int64_t s = from; s < to; ++s) {
               const Word* const right = tile.dscores_right + s * kBackwardKeys / pairing * kLanes;
               float* const sum = dqueries + s * dim * kLanes;
-              if (partial && !finite_keys)
+              if (partial && !keys_down.finite)
                 product_of_seen(p.k, p.bfloat16, key_at + k * p.k.row, count, dim, right, seen, key, s * kLanes, sum);
               else
                 Base::template product<true>(dim, 1, (count + pairing - 1) / pairing,
-                                             Left<Word>{keys_down + k / pairing * dim, 1, dim, 0},
+                                             Left<Word>{keys_down.data + k / pairing * dim, 1, dim, 0},
                                              Right<Word>{right, kLanes}, sum, kLanes);
             }
           }
@@ -395,7 +404,7 @@ struct Flash : Masks<Level> {
   }
   // Of float words: pairs need no more.
   static int64_t forward_scratch_bytes(int64_t dim, int64_t rows) {
-    return 4 * (2 * kPanelKeys * dim + 2 * kForwardKeys * kLanes + rows * (2 * dim + 2) + kLanes * dim) + 64 * 16;
+    return 4 * (2 * panel_keys(dim) * dim + 2 * kForwardKeys * kLanes + rows * (2 * dim + 2) + kLanes * dim) + 64 * 16;
   }
   static int64_t backward_scratch_bytes(int64_t dim, int64_t keys) {
     const int64_t padded = round_up(dim, kLanes);

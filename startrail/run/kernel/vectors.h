@@ -24,6 +24,13 @@ STARTRAIL_INLINE T larger(T a, T b) {
   return a < b ? b : a;
 }
 STARTRAIL_INLINE int64_t round_up(int64_t n, int64_t step) { return (n + step - 1) / step * step; }
+// The length, a multiple of `unit`, of pieces of n that are all about as long: `wanted`, or up to an eighth more where
+// that saves a short last one.
+STARTRAIL_INLINE int64_t even_step(int64_t n, int64_t wanted, int64_t unit) {
+  const int64_t pieces = larger<int64_t>(1, (n - wanted / 8 + wanted - 1) / wanted);
+  return round_up((n + pieces - 1) / pieces, unit);
+}
+STARTRAIL_INLINE constexpr int64_t longest_step(int64_t wanted) { return wanted + wanted / 8; }
 
 STARTRAIL_INLINE float widen(uint16_t bits) { return __builtin_bit_cast(float, static_cast<uint32_t>(bits) << 16); }
 // To the nearest, ties to even; NaN stays NaN.
@@ -133,11 +140,27 @@ STARTRAIL_INLINE void read_row(const Rows& rows, bool, int64_t at, int64_t dim, 
   if (dim % 2 != 0) to[dim / 2] = from[dim - 1];
 }
 
-// to[row][words along dim].
-template <typename Word>
-void pack_across(const Rows& rows, bool bfloat16, int64_t at, int64_t count, int64_t dim, Word* to) {
-  for (int64_t r = 0; r < count; ++r) read_row(rows, bfloat16, at + r * rows.row, dim, to + r * words_of(dim, Word{}));
+// Rows that are dense floats are words already, and need no packing.
+STARTRAIL_INLINE const float* in_place(const Rows& rows, bool bfloat16, int64_t at, int64_t ld, const float*) {
+  return !bfloat16 && rows.row == ld ? static_cast<const float*>(rows.data) + at : nullptr;
 }
+STARTRAIL_INLINE const uint32_t* in_place(const Rows&, bool, int64_t, int64_t, const uint32_t*) { return nullptr; }
+
+// [row][words along dim], in `room` or in place.
+template <typename Word>
+const Word* pack_across(const Rows& rows, bool bfloat16, int64_t at, int64_t count, int64_t dim, Word* room) {
+  if (const Word* there = in_place(rows, bfloat16, at, words_of(dim, Word{}), room)) return there;
+  for (int64_t r = 0; r < count; ++r)
+    read_row(rows, bfloat16, at + r * rows.row, dim, room + r * words_of(dim, Word{}));
+  return room;
+}
+
+// Rows packed along the other dimension, and whether all values are finite, if that was asked.
+template <typename Word>
+struct Down {
+  const Word* data;
+  bool finite;
+};
 
 // Level says kWidth, kRows and kPairs; with pairs also dot(), pair_rows() and pair_lanes().
 template <typename Level>
@@ -215,45 +238,85 @@ struct Vectors {
   }
 
   template <int rows, bool add, typename Word>
-  static void remainder(int64_t m, int64_t outer, int64_t inner, Left<Word> a, Right<Word> b, float* c, int64_t ldc) {
+  static void few_rows(int64_t m, int64_t outer, int64_t inner, Left<Word> a, Right<Word> b, float* c, int64_t ldc) {
     if constexpr (rows > 0) {
       if (m == rows)
         micro<rows, add>(outer, inner, a, b, c, ldc);
       else
-        remainder<rows - 1, add>(m, outer, inner, a, b, c, ldc);
+        few_rows<rows - 1, add>(m, outer, inner, a, b, c, ldc);
+    }
+  }
+  // A group of at most kRows rows.
+  template <bool add, typename Word>
+  STARTRAIL_INLINE static void multiply_group(int64_t m, int64_t outer, int64_t inner, Left<Word> a, Right<Word> b,
+                                              float* c, int64_t ldc) {
+    if (m == kRows)
+      micro<kRows, add>(outer, inner, a, b, c, ldc);
+    else
+      few_rows<kRows - 1, add>(m, outer, inner, a, b, c, ldc);
+  }
+
+  // Rows go through the micro-kernel in groups of kRows. What is left goes in two halves with the group before: one or
+  // two rows have too few sums to keep the multipliers busy.
+  template <typename Group>
+  STARTRAIL_INLINE static void for_groups(int64_t m, const Group& group) {
+    for (int64_t from = 0; from < m;) {
+      const int64_t left = m - from, rows = left == kRows || left >= 2 * kRows ? kRows
+                                            : left > kRows                     ? (left + 1) / 2
+                                                                               : left;
+      group(from, rows);
+      from += rows;
     }
   }
 
   // c[m][strip] (+)= A x B.
   template <bool add, typename Word>
   static void product(int64_t m, int64_t outer, int64_t inner, Left<Word> a, Right<Word> b, float* c, int64_t ldc) {
-    for (; m >= kRows; m -= kRows, a.data += kRows * a.row, c += kRows * ldc)
-      micro<kRows, add>(outer, inner, a, b, c, ldc);
-    remainder<kRows - 1, add>(m, outer, inner, a, b, c, ldc);
+    for_groups(
+        m, [&](int64_t from, int64_t rows) __attribute__((always_inline)) {
+          multiply_group<add>(rows, outer, inner, Left<Word>{a.data + from * a.row, a.row, a.column, a.next}, b,
+                              c + from * ldc, ldc);
+        });
+  }
+  // c[m][strip] += A x B with an A of pack_groups() that is `length` words long, of which [begin, begin + inner) count.
+  template <typename Word>
+  static void product_of_groups(int64_t m, const Word* a, int64_t length, int64_t begin, int64_t inner, Right<Word> b,
+                                float* c, int64_t ldc) {
+    for_groups(
+        m, [&](int64_t from, int64_t rows) __attribute__((always_inline)) {
+          multiply_group<true>(rows, 1, inner, Left<Word>{a + from * length + begin * rows, 1, rows, 0}, b,
+                               c + from * ldc, ldc);
+        });
   }
 
   // ---- Packing.
 
-  // to[words along rows][ld], 0 where there is no row or no element. True when all values are finite.
-  static bool pack_down(const Rows& rows, bool bfloat16, int64_t at, int64_t count, int64_t padded, int64_t dim,
-                        float* to, int64_t ld) {
-    for (int64_t r = 0; r < padded; ++r) {
-      if (r < count) read_row(rows, bfloat16, at + r * rows.row, dim, to + r * ld);
-      for (int64_t d = r < count ? dim : 0; d < ld; ++d) to[r * ld + d] = 0;
-    }
-    const int64_t all = padded * ld;
+  static bool all_finite(const float* x, int64_t count) {
     float bad = 0;  // x - x is 0, or NaN
     Vector some_bad{};
-    for (int64_t i = 0; i + kWidth <= all; i += kWidth) some_bad += load(to + i) - load(to + i);
-    for (int64_t i = all / kWidth * kWidth; i < all; ++i) bad += to[i] - to[i];
+    for (int64_t i = 0; i + kWidth <= count; i += kWidth) some_bad += load(x + i) - load(x + i);
+    for (int64_t i = count / kWidth * kWidth; i < count; ++i) bad += x[i] - x[i];
     float lanes[kWidth];
     store(lanes, some_bad);
     for (float lane : lanes) bad += lane;
     return bad == 0;
   }
-  static bool pack_down(const Rows& rows, bool, int64_t at, int64_t count, int64_t padded, int64_t dim, uint32_t* to,
-                        int64_t ld) {
+
+  // [words along rows][ld], 0 where there is no row or no element; in `room` or in place.
+  static Down<float> pack_down(const Rows& rows, bool bfloat16, int64_t at, int64_t count, int64_t padded, int64_t dim,
+                               float* room, int64_t ld, bool check) {
+    const float* there = count == padded && dim == ld ? in_place(rows, bfloat16, at, ld, room) : nullptr;
+    for (int64_t r = 0; !there && r < padded; ++r) {
+      if (r < count) read_row(rows, bfloat16, at + r * rows.row, dim, room + r * ld);
+      for (int64_t d = r < count ? dim : 0; d < ld; ++d) room[r * ld + d] = 0;
+    }
+    const float* const packed = there ? there : room;
+    return {packed, !check || all_finite(packed, padded * ld)};
+  }
+  static Down<uint32_t> pack_down(const Rows& rows, bool, int64_t at, int64_t count, int64_t padded, int64_t dim,
+                                  uint32_t* const room, int64_t ld, bool) {
     int32_t bad = 0;
+    uint32_t* to = room;
     for (int64_t r = 0; r < padded; r += 2, to += ld) {
       const uint16_t* even = static_cast<const uint16_t*>(rows.data) + at + r * rows.row;
       const uint16_t* odd = even + rows.row;
@@ -265,7 +328,31 @@ struct Vectors {
       for (int64_t d = filled; d < ld; ++d) to[d] = 0;
       for (int64_t d = 0; d < ld; ++d) bad |= (to[d] & 0x7f80) == 0x7f80 || (to[d] & 0x7f800000) == 0x7f800000;
     }
-    return bad == 0;
+    return {room, bad == 0};
+  }
+
+  // The same by groups of elements, [group][words along rows][elements of the group], so that a product over rows reads
+  // on without a gap. `row_at_hand` has room for a row. True when all values are finite, if that was asked.
+  template <typename Word>
+  static bool pack_groups(const Rows& rows, bool bfloat16, int64_t at, int64_t count, int64_t dim, Word* to,
+                          Word* row_at_hand, bool check) {
+    constexpr int64_t pairing = kPaired<Word> ? 2 : 1;
+    const int64_t length = (count + pairing - 1) / pairing;
+    bool finite = true;
+    for (int64_t w = 0; w < length; ++w) {
+      const Down<Word> row = pack_down(rows, bfloat16, at + w * pairing * rows.row,
+                                       smaller(pairing, count - w * pairing), pairing, dim, row_at_hand, dim, check);
+      finite &= row.finite;
+      for_groups(
+          dim, [&](int64_t from, int64_t n) __attribute__((always_inline)) {
+            Word* const group = to + from * length + w * n;
+            if (n == kRows)
+              __builtin_memcpy(group, row.data + from, sizeof(Word) * kRows);
+            else
+              for (int64_t i = 0; i < n; ++i) group[i] = row.data[from + i];
+          });
+    }
+    return finite;
   }
 
   // to[c * to_ld + r] = from[r * from_ld + c].
