@@ -11,6 +11,7 @@
 #include <optional>
 
 #include "cli/command.h"
+#include "cli/shape.h"
 #include "cli/spread.h"
 #include "startrail/base/error.h"
 #include "startrail/base/text.h"
@@ -137,9 +138,7 @@ std::vector<Shape> shapes_of(const BenchFlags& flags) {
           for (int threads : flags.threads) {
             Shape shape{tokens, flags.heads, flags.kv_heads > 0 ? flags.kv_heads : flags.heads, dim};
             shape.threads = threads;
-            if (type != "float32" && type != "bfloat16")
-              throw UserError(cat("type '", type, "' is not known; valid types: float32, bfloat16"));
-            shape.type = type == "float32" ? at::kFloat : at::kBFloat16;
+            shape.type = parse_type(type, "type");
             shape.causal = mask != "full";
             if (mask.rfind("window:", 0) == 0)
               shape.window = parse_int(mask.substr(7), "window");

@@ -9,6 +9,7 @@
 
 #include "cli/command.h"
 #include "cli/picture_grid.h"
+#include "cli/shape.h"
 #include "cli/text_model.h"
 #include "cli/train_job.h"
 #include "startrail/base/error.h"
@@ -25,12 +26,6 @@ namespace startrail::cli {
 namespace {
 
 namespace fs = std::filesystem;
-
-at::ScalarType parse_type(const std::string& text) {
-  if (text == "float32") return at::kFloat;
-  if (text == "bfloat16") return at::kBFloat16;
-  throw UserError(cat("dtype '", text, "' is not known; valid: float32, bfloat16"));
-}
 
 // --- sample
 
@@ -56,7 +51,7 @@ std::vector<int64_t> parse_tokens(const std::string& text) {
 void write_text_sample(const SampleFlags& flags, const fs::path& folder) {
   check_options(flags.options);
   at::set_num_threads(thread_count({}));
-  const auto model = load_llama(folder, parse_type(flags.dtype), which(flags.last));
+  const auto model = load_llama(folder, parse_type(flags.dtype, "dtype"), which(flags.last));
   std::unique_ptr<Tokenizer> tokenizer;
   if (!flags.tokenizer.empty()) tokenizer = std::make_unique<Tokenizer>(flags.tokenizer);
   if (tokenizer && tokenizer->vocabulary() > model->shape().vocabulary)
@@ -78,7 +73,7 @@ void write_text_sample(const SampleFlags& flags, const fs::path& folder) {
   const LlamaConfig& shape = model->shape();
   check_prompt(prompt, shape.vocabulary);  // before it is printed
   const double each = 2.0 * static_cast<double>(shape.layers * shape.key_heads * shape.head_dim) *
-                      static_cast<double>(c10::elementSize(parse_type(flags.dtype)));
+                      static_cast<double>(c10::elementSize(parse_type(flags.dtype, "dtype")));
   const double room = static_cast<double>(available_memory()) / each - static_cast<double>(prompt.size());
   if (static_cast<double>(flags.options.tokens) > room)
     throw UserError(cat("--tokens ", flags.options.tokens, " need ",
@@ -156,7 +151,7 @@ void draw_sample(const SampleFlags& flags, const fs::path& folder) {
   set_model(config, shape);
   check_config(config, shape);
   const AttentionOptions attention = attention_options(config);
-  const auto model = load_dit(folder, parse_type(flags.dtype), which(flags.last));
+  const auto model = load_dit(folder, parse_type(flags.dtype, "dtype"), which(flags.last));
   if (!out.parent_path().empty()) fs::create_directories(out.parent_path());
   check_writes(out, "--out");
   std::optional<Progress> progress("drawing");
@@ -200,7 +195,8 @@ void evaluate_dit(const EvaluateFlags& flags, const fs::path& folder) {
   TrainConfig config = run_config(state, folder);
   if (!flags.data.empty()) config.data.path = config.data.validation_path = flags.data;
   config.validate.windows = flags.windows;
-  const auto model = load_dit(folder, parse_type(flags.dtype), which(flags.last));
+  config.data.on_error = "skip";  // and the result says what was left out
+  const auto model = load_dit(folder, parse_type(flags.dtype, "dtype"), which(flags.last));
   const DitConfig& shape = model->shape();
   const double guidance = guidance_of(flags.guidance, shape);
   if (flags.guidance && !flags.recognise)
@@ -277,7 +273,7 @@ void run_evaluate(const EvaluateFlags& flags) {
     state = read_state(folder);
     config = run_config(state, folder);
   }
-  const auto model = load_llama(folder, parse_type(flags.dtype), which(flags.last));
+  const auto model = load_llama(folder, parse_type(flags.dtype, "dtype"), which(flags.last));
   settle(config, model->shape());
   CorpusOptions corpus = corpus_options(config, model->shape().vocabulary);
   if (!flags.data.empty()) {
@@ -340,7 +336,7 @@ struct ExportFlags {
 void run_export(const ExportFlags& flags) {
   const fs::path folder = model_folder(flags.checkpoint);
   const auto model = load_model(folder, at::kFloat, which(flags.last));
-  const std::string file = export_model(*model, flags.out, parse_type(flags.dtype));
+  const std::string file = export_model(*model, flags.out, parse_type(flags.dtype, "dtype"));
   const ModelConfig config = read_config(folder);
   const auto* dit = std::get_if<DitConfig>(&config);
   std::cout << flags.out << ": config.json and " << file << " (" << flags.dtype << "), for "

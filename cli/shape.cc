@@ -1,24 +1,25 @@
 #include "cli/shape.h"
 
 #include <c10/core/ScalarType.h>
+#include <algorithm>
 
 #include "startrail/base/error.h"
+#include "startrail/base/text.h"
 
 namespace startrail::cli {
 namespace {
-
-at::ScalarType parse_type(const std::string& text, const std::string& flag) {
-  if (text == "float32") return at::kFloat;
-  if (text == "bfloat16") return at::kBFloat16;
-  if (text == "float64") return at::kDouble;
-  throw UserError(cat(flag, " '", text, "' is not known; valid: float32, bfloat16, float64"));
-}
 
 void need(int64_t value, int64_t most, const char* what) {
   if (value < 1 || value > most) throw UserError(cat(value, " ", what, " cannot be computed: give 1 to ", most));
 }
 
 }  // namespace
+
+at::ScalarType parse_type(const std::string& text, const std::string& flag, const std::vector<std::string>& valid) {
+  if (std::find(valid.begin(), valid.end(), text) == valid.end())
+    throw UserError(cat(flag, " '", text, "' is not known; valid: ", join(valid)));
+  return text == "float32" ? at::kFloat : text == "bfloat16" ? at::kBFloat16 : at::kDouble;
+}
 
 void ShapeFlags::add_to(CLI::App& command) {
   command.add_option("--ranks", ranks, "Ranks that share the sequence")->capture_default_str();
@@ -48,7 +49,7 @@ void ShapeFlags::add_to(CLI::App& command) {
       ->capture_default_str();
 }
 
-at::ScalarType ShapeFlags::type() const { return parse_type(dtype, "dtype"); }
+at::ScalarType ShapeFlags::type() const { return parse_type(dtype, "dtype", {"float32", "bfloat16", "float64"}); }
 
 AttentionOptions ShapeFlags::options() const {
   if (ranks < 1 || ranks > 4096) throw UserError(cat(ranks, " ranks cannot run: give 1 to 4096"));
@@ -68,7 +69,6 @@ AttentionOptions ShapeFlags::options() const {
     options.mask.documents.push_back(parse_int(length, "document length"));
   options.backward = parse_direction(backward);
   options.partial = parse_type(partial, "partial");
-  if (options.partial == at::kDouble) throw UserError("partial 'float64' is not known; valid: float32, bfloat16");
   if (type() == at::kDouble && options.partial == at::kBFloat16)
     throw UserError("partial bfloat16 does not go with dtype float64: leave it out");
   check_layout({options.layout, tokens, ranks});

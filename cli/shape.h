@@ -1,13 +1,18 @@
-// The flags that describe one attention, shared by `attend` and `plan`.
+// The flags that describe one attention, shared by `attend` and `plan`, and the types that flags name.
 #pragma once
 
 #include <CLI/CLI.hpp>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "startrail/run/attention.h"
 
 namespace startrail::cli {
+
+// UserError, naming the flag, when it is none of `valid`.
+at::ScalarType parse_type(const std::string& text, const std::string& flag,
+                          const std::vector<std::string>& valid = {"float32", "bfloat16"});
 
 struct ShapeFlags {
   int ranks = 16;

@@ -161,7 +161,7 @@ TEST(Command, AnswersEveryBadInputWithOneSentenceAndExit2) {
       {"attend --threads -1", "-1 threads cannot run"},
       {"attend --dim 0", "0 numbers a head cannot be computed"},
       {"attend --kernel fast", "kernel 'fast' is not known; valid kernels: auto, flash, aten, reference"},
-      {"bench kernel --types half", "type 'half' is not known; valid types: float32, bfloat16"},
+      {"bench kernel --types half", "type 'half' is not known; valid: float32, bfloat16"},
       {"bench kernel --masks diagonal", "mask 'diagonal' is not known; valid masks: full, causal, window:N"},
       {"bench kernel --heads 4 --kv-heads 3", "kv-heads divide heads"},
       {"attend --speed", "--speed"},

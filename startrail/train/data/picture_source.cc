@@ -3,7 +3,6 @@
 #include <ATen/ATen.h>
 #include <algorithm>
 #include <cmath>
-#include <numbers>
 
 #include "startrail/base/error.h"
 #include "startrail/train/data/shuffle.h"
@@ -15,14 +14,12 @@ namespace {
 constexpr uint64_t kSplit = 0x73706c6974;  // which pictures are held out must not depend on a run's seed
 
 // What is drawn for a picture.
-enum Draw : uint64_t { kLevel, kAngle, kClass, kNoise };
+enum Draw : uint64_t { kLevel, kLevelToo, kClass, kNoise };  // a normal number takes two
 
 // A level of noise: any alike, or rather one in the middle (the logistic of a normal number).
 double level_of(const std::string& times, uint64_t key) {
-  const double u = uniform(key, kLevel);
-  if (times == "uniform") return u;
-  const double normal = std::sqrt(-2 * std::log(u + 0x1p-54)) * std::cos(2 * std::numbers::pi * uniform(key, kAngle));
-  return 1 / (1 + std::exp(-normal));
+  if (times == "uniform") return uniform(key, kLevel);
+  return 1 / (1 + std::exp(-normal(key, kLevel)));
 }
 
 }  // namespace

@@ -1,6 +1,8 @@
 #include "startrail/train/data/shuffle.h"
 
 #include <bit>
+#include <cmath>
+#include <numbers>
 #include <utility>
 
 #include "startrail/base/error.h"
@@ -20,6 +22,13 @@ uint64_t finish(uint64_t value) {
 }  // namespace
 
 uint64_t mix(uint64_t a, uint64_t b) { return finish(finish(a + kGolden) + b + kGolden); }
+
+double normal(uint64_t key, uint64_t index) {
+  const uint64_t first = index / 2 * 2;
+  const double radius = std::sqrt(-2 * std::log(uniform(key, first) + 0x1p-54));
+  const double angle = 2 * std::numbers::pi * uniform(key, first + 1);
+  return radius * (index == first ? std::cos(angle) : std::sin(angle));
+}
 
 // A Feistel network permutes the numbers of 2 x `half` bits, fewer than 4 x count of them. Walking on along its cycle
 // until a number below `count` comes makes that a permutation of those (Black and Rogaway 2002).

@@ -14,5 +14,7 @@ uint64_t mix(uint64_t a, uint64_t b);
 
 // A number in [0, 1): one of an endless row that the key has.
 inline double uniform(uint64_t key, uint64_t index) { return static_cast<double>(mix(key, index) >> 11) * 0x1p-53; }
+// A normal number likewise: Box and Muller's, two from two neighbours of that row.
+double normal(uint64_t key, uint64_t index);
 
 }  // namespace startrail

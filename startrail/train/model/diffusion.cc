@@ -4,7 +4,6 @@
 #include <ATen/Parallel.h>
 #include <algorithm>
 #include <cmath>
-#include <numbers>
 
 #include "startrail/base/error.h"
 #include "startrail/train/data/shuffle.h"
@@ -93,14 +92,8 @@ at::Tensor noise_rows(const std::vector<uint64_t>& keys, const at::Tensor& place
     for (int64_t row = begin; row < end; ++row) {
       const uint64_t key = keys[place[row] / tokens];
       const int64_t first = place[row] % tokens * features;
-      for (int64_t i = 0; i < features; ++i) {
-        // Box and Muller's: two numbers from two, of which this is one.
-        const auto pair = static_cast<uint64_t>((first + i) / 2);
-        const double radius = std::sqrt(-2 * std::log(uniform(key, 2 * pair) + 0x1p-54));
-        const double angle = 2 * std::numbers::pi * uniform(key, 2 * pair + 1);
-        out[row * features + i] =
-            static_cast<float>(radius * ((first + i) % 2 == 0 ? std::cos(angle) : std::sin(angle)));
-      }
+      for (int64_t i = 0; i < features; ++i)
+        out[row * features + i] = static_cast<float>(normal(key, static_cast<uint64_t>(first + i)));
     }
   });
   return rows;
