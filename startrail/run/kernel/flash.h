@@ -115,7 +115,9 @@ struct Flash : Masks<Level> {
             const bool partial = !seen.every(key, key + count);
             float* const out = outs + t * dim * kLanes;
             soften(scores, weights, count, p.scale, partial, seen, key, tops + t * kLanes, sums + t * kLanes, out, dim);
-            if (partial && !finite)
+            // The other half of a last pair is a key that no row sees.
+            const bool half_seen = kPaired<Word> && count % 2 != 0 && k + count < in_panel;
+            if ((partial || half_seen) && !finite)
               product_of_seen(p.v, p.bfloat16, value_at + k * p.v.row, count, dim, weights, seen, key, 0, out);
             else
               Base::product_of_groups(dim, values, (in_panel + pairing - 1) / pairing, k / pairing,
@@ -165,7 +167,7 @@ struct Flash : Masks<Level> {
       store(tops + j, after);
       if (!same)
         for (int64_t d = 0; d < dim; ++d) store(out + d * kLanes + j, load(out + d * kLanes + j) * fade);
-      Vector sum = load(sums + j) * fade;
+      Vector sum{};  // of this tile alone, as in a product: a long row's sum is then made of few rounded parts
       const auto weigh = [&](int64_t k) __attribute__((always_inline)) {
         Vector weight = exp(scaled_by(load(scores + k * kLanes + j), scale) - shift);
         if (partial) weight = choose(seen.at(key + k, j), weight, Vector{});
@@ -180,7 +182,7 @@ struct Flash : Masks<Level> {
       } else {
         for (int64_t k = 0; k < count; ++k) store(weights + k * kLanes + j, weigh(k));
       }
-      store(sums + j, sum);
+      store(sums + j, load(sums + j) * fade + sum);
     }
   }
 
@@ -250,9 +252,9 @@ struct Flash : Masks<Level> {
           const bool has = i < rows;
           lse[i] = has ? work.lse.data[head * work.lse.head + (row + i) * work.lse.row] : 0;
           delta[i] = has ? work.delta.data[head * work.delta.head + (row + i) * work.delta.row] * p.scale : 0;
-          if (lse[i] != -kInfinity) continue;
+          if (has && lse[i] != -kInfinity) continue;
           lse[i] = 0;
-          seen.begin[i] = seen.end[i] = 0;
+          seen.begin[i] = seen.end[i] = 0;  // a lane without a row, too: 0 times an infinite key would be NaN
           blind = true;
         }
         if (blind) seen.bound();

@@ -1,14 +1,42 @@
-// Random shapes, masks, strides and threads on a kernel, against the reference in float64.
+// The levels to test, and random shapes, masks, strides and threads on one of them against the reference in float64.
 #pragma once
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 
+#include <memory>
 #include <random>
+#include <string>
+#include <vector>
 
+#include "startrail/run/kernel/flash.h"
 #include "startrail/run/kernel/kernel_testing.h"
 
 namespace startrail {
+
+namespace {  // as flash.h
+
+// The levels that multiply bfloat16 pairs need a processor that can; this is the same code on one that can't.
+struct PairsTwin : flash::PlainPairs<4> {
+  static constexpr int kWidth = 4, kRows = 8;
+  static constexpr bool kPairs = true;
+};
+
+struct Tried {
+  std::string name;
+  std::unique_ptr<Kernel> kernel;
+  bool pairs;  // bfloat16 weights are rounded
+};
+
+std::vector<Tried> tried() {
+  std::vector<Tried> all;
+  for (const std::string& level : flash_levels())
+    all.push_back({level, make_flash_kernel(flash_level(level)), level == "avx512bf16"});
+  all.push_back({"pairs", make_flash_kernel(*flash::Flash<PairsTwin>::level("pairs")), true});
+  return all;
+}
+
+}  // namespace
 
 // A tensor [batch, heads, tokens, dim] as a caller may have it: heads before tokens or after, rows further apart than
 // they are long, planes of a larger block.
@@ -48,7 +76,7 @@ inline void fuzz_flash(const Kernel& kernel, bool pairs, const std::string& name
     const auto below = [&](int64_t n) { return static_cast<int64_t>(random() % static_cast<uint64_t>(n)); };
     at::manual_seed(random());
     const int64_t tokens = 1 + below(random() % 4 == 0 ? 1500 : 200), batch = 1 + below(2), key_heads = 1 + below(3),
-                  heads = key_heads * (1 + below(3)), dim = random() % 2 ? 8 * (1 + below(20)) : 1 + below(100);
+                  heads = key_heads * (1 + below(3)), dim = random() % 2 ? 8 * (1 + below(32)) : 1 + below(100);
     const at::ScalarType type = random() % 2 ? at::kFloat : at::kBFloat16;
     const Mask mask = random_mask(random, tokens);
     const Layout layout{static_cast<Order>(random() % 3), tokens, static_cast<int>(1 + below(4))};

@@ -15,26 +15,6 @@
 namespace startrail {
 namespace {
 
-// The levels that multiply bfloat16 pairs need a processor that can; this is the same code on one that can't.
-struct PairsTwin : flash::PlainPairs<4> {
-  static constexpr int kWidth = 4, kRows = 8;
-  static constexpr bool kPairs = true;
-};
-
-struct Tried {
-  std::string name;
-  std::unique_ptr<Kernel> kernel;
-  bool pairs;  // bfloat16 weights are rounded
-};
-
-std::vector<Tried> tried() {
-  std::vector<Tried> all;
-  for (const std::string& level : flash_levels())
-    all.push_back({level, make_flash_kernel(flash_level(level)), level == "avx512bf16"});
-  all.push_back({"pairs", make_flash_kernel(*flash::Flash<PairsTwin>::level("pairs")), true});
-  return all;
-}
-
 TEST(FlashKernel, MatchesTheReferenceForEveryMaskAndLayout) {
   for (const Tried& level : tried())
     for (Order order : {Order::contiguous, Order::zigzag, Order::striped})
@@ -123,6 +103,48 @@ TEST(FlashKernel, KeepsInfinitiesAndNaNWhereTheyBelong) {
             }
           }
         }
+}
+
+// Padding of an odd length: the last key that is seen has a neighbour that is not.
+TEST(FlashKernel, DoesNotReadOverTheEndOfWhatIsSeen) {
+  const int64_t tokens = 40, dim = 16;
+  const Band band({.padding = 9}, tokens, tokens);
+  const Pieces pieces{{0, tokens}};
+  for (const Tried& level : tried())
+    for (at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+      at::manual_seed(3);
+      const auto draw = [&] { return at::randn({1, 1, tokens, dim}).to(type); };
+      const at::Tensor q = draw(), k = draw(), v = draw();
+      const auto attend = [&] {
+        Running running{at::zeros({1, 1, tokens, dim}), at::full({1, 1, tokens}, -kInfinity)};
+        level.kernel->attend({q, k, v, pieces, pieces, &band, 0.25}, running);
+        return running.out;
+      };
+      const at::Tensor clean = attend();
+      for (const at::Tensor& hit : {k, v}) hit.narrow(2, tokens - 9, 9).fill_(std::nan(""));
+      EXPECT_TRUE(at::equal(attend(), clean)) << level.name << " " << type;
+    }
+}
+
+// A key that is minus infinity to all rows gets no weight, also in a tile that has fewer rows than lanes.
+TEST(FlashKernel, GivesAnInfiniteKeyNoGradientOfRowsThatAreNotThere) {
+  const Band band({}, 5, 5);
+  const Pieces pieces{{0, 5}};
+  for (const Tried& level : tried())
+    for (at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+      at::manual_seed(3);
+      const at::Tensor q = at::rand({1, 1, 5, 16}).add(0.1).to(type), v = at::randn({1, 1, 5, 16}).to(type),
+                       k = at::randn({1, 1, 5, 16}).to(type);
+      k.select(2, 2).fill_(-kInfinity);
+      const AttendInput input{q, k, v, pieces, pieces, &band, 0.25};
+      Running running{at::zeros({1, 1, 5, 16}), at::full({1, 1, 5}, -kInfinity)};
+      level.kernel->attend(input, running);
+      EXPECT_TRUE(at::isfinite(running.out).all().item<bool>()) << level.name << " " << type;
+      Gradients g{at::zeros(q.sizes()), at::zeros(q.sizes()), at::zeros(q.sizes())};
+      level.kernel->attend_backward({input, v, running.lse, (v.to(at::kFloat) * running.out).sum(-1)}, g);
+      EXPECT_TRUE(g.dk.select(2, 2).eq(0).all().item<bool>()) << level.name << " " << type;
+      EXPECT_TRUE(g.dv.select(2, 2).eq(0).all().item<bool>()) << level.name << " " << type;
+    }
 }
 
 TEST(FlashKernel, HasNoBitsOfThreads) {
@@ -223,6 +245,30 @@ TEST(FlashKernel, IsAsExactAsPyTorch) {
         }
       }
     }
+}
+
+// Sums over very many keys must not gather rounding errors.
+TEST(FlashKernel, StaysExactOverManyKeys) {
+  const int64_t rows = 16, keys = 32768, dim = 32;
+  const Band band({}, rows, keys);
+  at::manual_seed(5);
+  const at::Tensor q = at::randn({1, 1, rows, dim}), dout = at::randn({1, 1, rows, dim}),
+                   k = at::randn({1, 1, keys, dim}), v = at::randn({1, 1, keys, dim});
+  const auto run = [&](const Kernel& kernel, at::ScalarType type) {
+    const AttendInput input{q.to(type), k.to(type), v.to(type), {{0, rows}}, {{0, keys}}, &band, 0.125};
+    Running running{at::zeros(q.sizes(), type), at::full({1, 1, rows}, -kInfinity, type)};
+    kernel.attend(input, running);
+    Gradients g{at::zeros(q.sizes(), type), at::zeros(k.sizes(), type), at::zeros(k.sizes(), type)};
+    kernel.attend_backward({input, dout.to(type), running.lse, (dout.to(type) * running.out).sum(-1)}, g);
+    return std::vector<at::Tensor>{running.out, g.dq, g.dk, g.dv};
+  };
+  const std::vector<at::Tensor> truth = run(reference_kernel(), at::kDouble);
+  for (const Tried& level : tried()) {
+    const std::vector<at::Tensor> got = run(*level.kernel, at::kFloat);
+    for (size_t i = 0; i < got.size(); ++i)
+      EXPECT_LT(((got[i].to(at::kDouble) - truth[i]).norm() / truth[i].norm()).item<double>(), 3e-6)
+          << level.name << ", result " << i;
+  }
 }
 
 TEST(FlashKernel, RefusesALevelThatIsNotThere) {
