@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/command.h"
+#include "startrail/base/error.h"
 #include "startrail/base/text.h"
 #include "startrail/base/threads.h"
 #include "startrail/run/kernel/flash_level.h"
@@ -25,8 +26,13 @@ nlohmann::json examine() {
   report["kernels"] = {"flash", "aten", "reference"};
   const std::vector<std::string> levels = flash_levels();
   report["levels"] = levels;
-  report["level"] = flash_level().name;
   std::vector<std::string> missing;
+  try {
+    report["level"] = flash_level().name;
+  } catch (const UserError& error) {
+    report["level"] = "none";
+    missing.push_back(error.what());
+  }
   if (levels.size() == 1) missing.push_back("AVX2: attention will be slow on this CPU");
   if (std::string(TORCH_VERSION).rfind("2.13.", 0) != 0)
     missing.push_back(cat("torch 2.13: ", TORCH_VERSION, " is untested here"));

@@ -131,7 +131,10 @@ void draw_sample(const SampleFlags& flags, const fs::path& folder) {
   const double guidance = guidance_of(flags.guidance, shape);
   std::vector<int64_t> classes;
   if (!flags.classes.empty())
-    for (const std::string& part : split(flags.classes, ',')) classes.push_back(parse_int(part, "class"));
+    for (const std::string& part : split(flags.classes, ',')) {
+      const auto named = std::find(shape.names.begin(), shape.names.end(), part);
+      classes.push_back(named != shape.names.end() ? named - shape.names.begin() : parse_int(part, "class"));
+    }
   else
     for (int64_t i = 0; i < std::clamp<int64_t>(shape.classes, 1, 8); ++i)
       classes.push_back(shape.classes > 0 ? i : -1);
@@ -139,6 +142,12 @@ void draw_sample(const SampleFlags& flags, const fs::path& folder) {
     if (one >= shape.classes || one < -1)
       throw UserError(cat("--classes ", one, " is not known: this model has ",
                           shape.classes > 0 ? cat("0 to ", shape.classes - 1, ", and -1 for none") : "none"));
+  const auto name_of = [&](int64_t one) {
+    return one >= 0 && one < static_cast<int64_t>(shape.names.size()) ? shape.names[static_cast<size_t>(one)]
+                                                                      : cat(one);
+  };
+  std::vector<std::string> names;
+  for (int64_t one : classes) names.push_back(name_of(one));
   DrawOptions options{{}, flags.steps, guidance, flags.options.seed};
   for (int64_t one : classes) options.labels.insert(options.labels.end(), flags.count, one);
   sampling_levels(shape.objective, flags.steps);  // throws for a number of steps that cannot be
@@ -164,13 +173,16 @@ void draw_sample(const SampleFlags& flags, const fs::path& folder) {
     if (group->rank() == 0) pictures = drawn;
   });
   progress.reset();
+  if (!at::isfinite(pictures).all().item<bool>())
+    throw UserError(cat("the numbers that were drawn are not finite",
+                        guidance == 1 ? ": use another checkpoint" : cat(": lower --guidance ", guidance)));
   if (kind == ".png") {
     write_png(out, picture_grid(pictures, flags.count));
   } else {
     const int64_t begin = make_tensor_file(out, {{"pictures", at::kFloat, pictures.sizes().vec()}});
     write_at(out, begin, pictures.contiguous());
   }
-  std::cout << out.string() << ": " << pictures.size(0) << " pictures, a row for each of the classes " << join(classes)
+  std::cout << out.string() << ": " << pictures.size(0) << " pictures, a row for each of the classes " << join(names)
             << "; " << flags.steps << (shape.objective == "flow" ? " steps of Euler" : " steps of DDIM")
             << ", guidance " << guidance << "\n";
 }
@@ -193,7 +205,10 @@ void evaluate_dit(const EvaluateFlags& flags, const fs::path& folder) {
   if (flags.tokens > 0 || flags.buckets) throw UserError("--tokens and --buckets are for a GPT's text: leave them out");
   const TrainingState state = read_state(folder);
   TrainConfig config = run_config(state, folder);
-  if (!flags.data.empty()) config.data.path = config.data.validation_path = flags.data;
+  if (!flags.data.empty()) {
+    config.data.path = config.data.validation_path = flags.data;
+    if (flags.data != kShapes) config.data.generated = TrainConfig{}.data.generated;
+  }
   config.validate.windows = flags.windows;
   config.data.on_error = "skip";  // and the result says what was left out
   const auto model = load_dit(folder, parse_type(flags.dtype, "dtype"), which(flags.last));
@@ -221,7 +236,9 @@ void evaluate_dit(const EvaluateFlags& flags, const fs::path& folder) {
   std::optional<Progress> progress(cat("evaluating ", source.validation_count(), " sequences"));
   run_ranks(1, thread_count({}), [&](const std::shared_ptr<Group>& group) {
     const AttentionOptions attention;
-    json["loss"] = validate(*model, source, attention, *group, group, 0).loss;
+    const Validation result = validate(*model, source, attention, *group, group, 0);
+    if (!result.loss) throw UserError(cat("no picture can be read; the first error: ", source.skipped().front()));
+    json["loss"] = *result.loss;
     if (!flags.recognise) return;
     progress->show("training a classifier");
     const Recogniser recogniser(*pictures, options.shape, std::min(kHeldOut, pictures->count() / 4), kSteps, 1,
@@ -308,8 +325,9 @@ void run_evaluate(const EvaluateFlags& flags) {
       result = validate(*model, source, attention, *group, group, buckets);
     });
   }
+  if (!result.loss) throw UserError("there is no token to predict: documents of one token only?");
   if (flags.json) {
-    std::cout << nlohmann::json{{"loss", result.loss},
+    std::cout << nlohmann::json{{"loss", *result.loss},
                                 {"tokens", options.tokens},
                                 {"sequences", source.validation_count()},
                                 {"by_position", result.by_position}}
@@ -317,7 +335,7 @@ void run_evaluate(const EvaluateFlags& flags) {
               << "\n";
     return;
   }
-  std::cout << "loss " << fixed(result.loss, 4) << " nats a token, " << source.validation_count() << " sequences of "
+  std::cout << "loss " << fixed(*result.loss, 4) << " nats a token, " << source.validation_count() << " sequences of "
             << options.tokens << " tokens\n\n";
   std::vector<std::vector<std::string>> rows{{"positions", "loss"}};
   for (int64_t i = 0; i < buckets; ++i)

@@ -177,13 +177,16 @@ void print_summary(const Job& job, const TrainingResult& result, const Estimate&
     if (base.trigram) std::cout << "; a trigram model counted on the training data: " << fixed(*base.trigram, 4);
     std::cout << ")\n";
   }
+  if (result.bad_steps > 0)
+    std::cout << "  without effect    " << plural(result.bad_steps, "step")
+              << ", whose loss or gradient was not finite\n";
   std::cout << "  memory            " << mb(last.peak_bytes) << " a rank\n";
   if (job.config.parallel.ranks > 1)
     std::cout << "  sent in a step    " << mb(last.attention.total()) << " a rank for attention; ring would have sent "
               << mb(e.ring_attention_bytes) << " (" << ratio_text(last.attention.total(), e.ring_attention_bytes)
               << " of it); " << mb(last.weight_bytes) << " for gradients and weights\n";
   if (const auto skipped = job.source->skipped(); !skipped.empty())
-    std::cout << "  skipped           " << skipped.size() << (skipped.size() == 1 ? " file" : " files")
+    std::cout << "  skipped           " << plural(static_cast<int64_t>(skipped.size()), "file")
               << " that could not be used, listed in " << skipped_file(job).string()
               << "; the first: " << skipped.front() << "\n";
   std::cout << "  checkpoint        " << find_checkpoint(job.config.run.folder).string() << "\n";
@@ -218,6 +221,7 @@ nlohmann::json to_json(const TrainingResult& result, const Source& source) {
   nlohmann::json json = {
       {"step", last.step},
       {"losses", result.losses},
+      {"bad_steps", result.bad_steps},
       {"seconds", result.seconds},
       {"tokens_per_second", result.seconds > 0 ? static_cast<double>(result.tokens) / result.seconds : 0},
       {"peak_bytes", last.peak_bytes},

@@ -160,6 +160,26 @@ TEST_F(DitCommand, FindsDamageBehindTheRowsItReads) {
   expect(train(folder_.path("tall"), more), 2, {file, "a checksum is wrong"});
 }
 
+TEST_F(DitCommand, GoesOnWhenAllThatIsHeldOutIsDamaged) {
+  const std::string data = pictures(2, 32), held = folder_.path("held");
+  for (const std::string& name : shape_classes()) folder_.write("held/" + name + "/a.png", "\x89PNG\r\n\x1a\n");
+  expect(train(data, cat("--set data.validation_path=", held)), 2, {held});
+  fs::copy_file(data + "/circle/0.png", held + "/circle/b.png");
+  fs::resize_file(held + "/circle/b.png", fs::file_size(held + "/circle/b.png") - 20);  // found when it is read
+  expect(train(data, cat("--set data.on_error=skip --set data.validation_path=", held)), 0,
+         {"step 3/3", "skipped           5 files"});
+  expect(cat("evaluate --checkpoint ", folder_.path("run")), 2, {"no picture can be read", "circle"});
+}
+
+// Each run has its own number of generated shapes, which says nothing about other data.
+TEST_F(DitCommand, EvaluatesOnOtherDataAndDrawsClassesByName) {
+  expect(train("shapes", "--set data.generated=50"), 0, {"step 3/3"});
+  expect(cat("evaluate --checkpoint ", folder_.path("run"), " --data ", pictures(2, 32)), 0, {"mean square"});
+  expect(cat("sample --checkpoint ", folder_.path("run"), " --classes square,0 --count 1 --steps 1 --out ",
+             folder_.path("a.png")),
+         0, {"a row for each of the classes square, circle"});
+}
+
 TEST_F(DitCommand, RefusesWhatIsNotForItsKind) {
   expect(train("shapes", "--set model.vocabulary=300"), 2, {"model.vocabulary is for a GPT"});
   expect(train("shapes", "--set train.tokens=100"), 2, {"must be a multiple of the 64 tokens of a picture"});
@@ -170,6 +190,7 @@ TEST_F(DitCommand, RefusesWhatIsNotForItsKind) {
   expect(train("shapes"), 0, {"step 3/3"});
   const std::string sample = cat("sample --checkpoint ", folder_.path("run"), " ");
   expect(sample + "--prompt hello", 2, {"--prompt is for a GPT", "holds a DiT"});
+  expect(sample + "--guidance 1e38", 2, {"the numbers that were drawn are not finite: lower --guidance 1e+38"});
   expect(sample + "--classes 7", 2, {"--classes 7 is not known: this model has 0 to 3, and -1 for none"});
   expect(sample + "--steps 0", 2, {"steps 0 must be 1 to 1000"});
   expect(sample + "--out a.jpg", 2, {"must end in .png"});

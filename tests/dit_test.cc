@@ -1,15 +1,14 @@
 // The DiT against diffusers, on one rank and on many, and back again; what diffusers lacks (rotary positions, video,
-// pictures packed into one sequence) against a reference written here; and training it on any grid.
+// pictures packed into one sequence) against a reference written here;
+// and drawing on any grid.
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/autograd.h>
 
 #include <filesystem>
-#include <limits>
 #include <map>
 
 #include "startrail/base/testing.h"
 #include "startrail/run/comm/ranks.h"
-#include "startrail/train/estimate.h"
 #include "startrail/train/model/diffusion.h"
 #include "startrail/train/parameters.h"
 #include "startrail/train/trainer.h"
@@ -304,182 +303,6 @@ TEST(Dit, OfEveryFormIsTheReferenceOnOneRankAndOnMany) {
       expect_like(packed.gradients,
                   [&](const std::string& name) { return (first.gradients.at(name) + second.gradients.at(name)) / 2; });
     }
-  }
-}
-
-// --- Training
-
-TrainConfig small_config() {
-  TrainConfig config;
-  config.model.preset = "dit-tiny";
-  config.model.layers = 2;
-  config.model.dim = 64;
-  config.model.classes = 4;
-  config.data.path = kShapes;
-  config.data.generated = 1000;
-  config.train.precision = "float32";
-  config.train.steps = 30;
-  config.train.batch = 2;
-  config.train.warmup = 5;
-  config.train.learning_rate = 2e-3;
-  config.parallel.threads = 2;
-  config.validate.every = 0;
-  config.validate.windows = 2;
-  return config;
-}
-
-TrainingResult run_training(TrainConfig config, const fs::path& checkpoint = {}) {
-  const auto shape = std::get<DitConfig>(model_config(config));
-  settle(config, shape);
-  check_config(config, shape);
-  return train({config,
-                [&] { return std::make_unique<Dit>(shape); },
-                std::make_shared<PictureSource>(open_pictures(pictures_options(config, shape)), nullptr, shape,
-                                                picture_source_options(config, shape)),
-                {},
-                checkpoint,
-                {},
-                !config.run.folder.empty() && config.run.save_every > 0,
-                {}});
-}
-
-TEST(DitTraining, IsTheSameOnAnyGrid) {
-  for (const char* objective : {"flow", "ddpm"}) {
-    SCOPED_TRACE(objective);
-    TrainConfig config = small_config();
-    config.model.objective = objective;
-    config.run.save_every = 0;
-    const TrainingResult one = run_training(config);
-    ASSERT_EQ(one.losses.size(), 30u);
-    for (const auto& [ranks, grid, data_parallel] : {std::tuple(8, "ring", 1), std::tuple(8, "startrail:2", 1),
-                                                     std::tuple(8, "team=4,stripe=2", 1), std::tuple(4, "ring", 2)}) {
-      SCOPED_TRACE(cat(grid, " on ", ranks));
-      config.parallel.ranks = ranks;
-      config.parallel.grid = grid;
-      config.parallel.data_parallel = data_parallel;
-      const TrainingResult many = run_training(config);
-      for (size_t i = 0; i < one.losses.size(); ++i)
-        EXPECT_NEAR(many.losses[i], one.losses[i], 1e-4 * one.losses[i]) << "step " << i;
-      EXPECT_NEAR(*many.validation, *one.validation, 1e-4 * *one.validation);
-    }
-    EXPECT_LT(one.losses.back(), one.losses.front());
-  }
-}
-
-// Several pictures in a sequence are the same training as one after the other.
-TEST(DitTraining, PacksPictures) {
-  TrainConfig config = small_config();
-  config.run.save_every = 0;
-  config.train.batch = 4;
-  const TrainingResult single = run_training(config);
-  config.train.batch = 1;
-  config.train.tokens = 4 * 64;
-  config.parallel.ranks = 4;
-  config.parallel.grid = "startrail:2";
-  const TrainingResult packed = run_training(config);
-  for (size_t i = 0; i < single.losses.size(); ++i)
-    EXPECT_NEAR(packed.losses[i], single.losses[i], 1e-4 * single.losses[i]) << i;
-}
-
-TEST(DitTraining, GoesOnFromACheckpointWithItsMeanOfWeights) {
-  const TempFolder folder;
-  TrainConfig config = small_config();
-  config.train.ema = 0.9;
-  config.train.steps = 6;
-  config.run.save_every = 3;
-  config.run.keep = 0;
-  config.run.folder = folder.path("whole");
-  const TrainingResult whole = run_training(config);
-  config.run.folder = folder.path("half");
-  const TrainingResult half = run_training(config, fs::path(folder.path("whole")) / "checkpoints/step-00000003");
-  ASSERT_EQ(half.losses.size(), 3u);
-  for (size_t i = 0; i < 3; ++i) EXPECT_EQ(half.losses[i], whole.losses[i + 3]);
-  for (const char* file : {"model.safetensors", "ema.safetensors", "optimizer.safetensors"}) {
-    const auto a = read_tensors(find_checkpoint(folder.path("whole")) / file).tensors,
-               b = read_tensors(find_checkpoint(folder.path("half")) / file).tensors;
-    for (const auto& [name, tensor] : a) EXPECT_TRUE(tensor.equal(b.at(name))) << file << " " << name;
-  }
-  // The mean lies between the weights of the steps, and is what is loaded unless the last weights are asked for.
-  const auto mean = load_dit(find_checkpoint(folder.path("whole")), at::kFloat),
-             last = load_dit(find_checkpoint(folder.path("whole")), at::kFloat, Which::last);
-  EXPECT_FALSE(mean->parameters()[0].value.equal(last->parameters()[0].value));
-}
-
-// One of its pictures is not finite.
-class Poisoned : public PictureSource {
- public:
-  Poisoned(const TrainConfig& config, const DitConfig& shape, int64_t bad)
-      : PictureSource(open_pictures(pictures_options(config, shape)), nullptr, shape,
-                      picture_source_options(config, shape)),
-        bad_(bad) {}
-  Example training(int64_t index, Order layout, Group& group) const override {
-    Example example = PictureSource::training(index, layout, group);
-    if (index == bad_) example.input.fill_(std::numeric_limits<float>::quiet_NaN());
-    return example;
-  }
-
- private:
-  int64_t bad_;
-};
-
-// Such a step changes nothing, so what a run has learned is saved; but its end is an error unless it was stopped there.
-TEST(DitTraining, ABadLastStepLosesNothing) {
-  for (const bool stops : {false, true}) {
-    const TempFolder folder;
-    TrainConfig config = small_config();
-    config.train.steps = stops ? 9 : 3;
-    config.train.batch = 1;
-    config.run.save_every = 0;
-    config.run.folder = folder.path("run");
-    const auto shape = std::get<DitConfig>(model_config(config));
-    settle(config, shape);
-    Training training{config,
-                      [&] { return std::make_unique<Dit>(shape); },
-                      std::make_shared<Poisoned>(config, shape, 2),
-                      {},
-                      {},
-                      {},
-                      true,
-                      {}};
-    int asked = 0;
-    if (stops) training.observer.stop = [&] { return ++asked == 3; };
-    const std::string error = error_of([&] { train(training); });
-    EXPECT_EQ(error.find("not finite at the end, in step 3") != std::string::npos, !stops) << error;
-    EXPECT_EQ(find_checkpoint(config.run.folder).filename(), "step-00000003");
-    EXPECT_NO_THROW(load_dit(find_checkpoint(config.run.folder), at::kFloat));
-  }
-}
-
-TEST(DitTraining, NeedsAboutTheMemoryThatWasEstimated) {
-  for (const auto& [ranks, grid, precision, recompute, side] :
-       {std::tuple(1, "ring", "float32", true, 256), std::tuple(1, "ring", "bfloat16", true, 256),
-        std::tuple(1, "ring", "float32", false, 256), std::tuple(4, "startrail:2", "float32", true, 256),
-        std::tuple(4, "ring", "bfloat16", true, 256), std::tuple(1, "ring", "float32", true, 64),
-        std::tuple(1, "ring", "bfloat16", false, 64)}) {  // 16 pictures in a sequence
-    TrainConfig config = small_config();
-    config.run.save_every = 0;
-    config.model.height = config.model.width = side;
-    config.train.tokens = 4096;
-    config.train.steps = 2;
-    config.train.batch = 1;
-    config.validate.windows = 1;
-    config.train.precision = precision;
-    config.train.recompute = recompute;
-    config.train.ema = 0.9;
-    config.parallel.ranks = ranks;
-    config.parallel.grid = grid;
-    const ModelConfig model = model_config(config);
-    TrainConfig settled = config;
-    settle(settled, model);
-    const Estimate e = estimate(settled, model);
-    const TrainingResult result = run_training(config);
-    const auto measured = static_cast<double>(result.last.peak_bytes);
-    const std::string what = cat(ranks, " ranks, ", grid, " ", precision, recompute ? "" : ", all saved", ", side ",
-                                 side, ": measured ", human_bytes(measured), " (static ",
-                                 human_bytes(result.static_bytes), "), estimated ", human_bytes(e.rank_bytes()));
-    EXPECT_LT(measured, 1.25 * static_cast<double>(e.rank_bytes())) << what;
-    EXPECT_GT(measured, 0.6 * static_cast<double>(e.rank_bytes())) << what;
-    EXPECT_EQ(result.last.attention.total(), e.attention_bytes) << what;
   }
 }
 

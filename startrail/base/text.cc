@@ -56,6 +56,17 @@ std::string human_count(double value) {
   return fixed(value, 0);
 }
 
+std::string counted(int64_t count) {
+  std::string text = std::to_string(count);
+  for (auto place = static_cast<int64_t>(text.size()) - 3; place > 0; place -= 3)
+    text.insert(static_cast<size_t>(place), 1, ',');
+  return text;
+}
+
+std::string plural(int64_t count, const std::string& one, const std::string& ending) {
+  return cat(counted(count), " ", one, count == 1 ? "" : ending);
+}
+
 std::string table(const std::vector<std::vector<std::string>>& rows, std::string_view indent) {
   std::vector<size_t> widths;
   for (const auto& row : rows) {

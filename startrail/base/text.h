@@ -45,6 +45,9 @@ std::string hex_text(uint64_t value);  // 16 digits
 
 // 983040 -> "983.0k": a count for people.
 std::string human_count(double value);
+std::string counted(int64_t count);  // "12,345"
+// "1 file", "2,000 files".
+std::string plural(int64_t count, const std::string& one, const std::string& ending = "s");
 
 // A table with aligned columns: the first column to the left, the others to the right. Rows may be shorter than the
 // head.

@@ -190,7 +190,7 @@ Settings settings_of(TrainConfig& c) {
        "DiT: share of pictures trained without their class, which guidance needs.",
        {},
        0,
-       1},
+       0.99},
       {"data.times",
        &c.data.times,
        "DiT: how levels of noise are drawn; logit-normal prefers the middle.",

@@ -151,6 +151,7 @@ class RankTrainer {
     }
     if (!result.stopped && (bad_steps_ > 0 || (result.last.validation && !std::isfinite(*result.last.validation))))
       throw UserError(cat("the loss or its gradient was not finite at the end, in step ", state_.step, kAdvice));
+    result.bad_steps = all_bad_steps_;
     result.trace = trace_;
     return result;
   }
@@ -261,6 +262,7 @@ class RankTrainer {
 
   void check_finite(const StepReport& report) {
     bad_steps_ = std::isfinite(report.gradient_norm) && std::isfinite(report.loss) ? 0 : bad_steps_ + 1;
+    all_bad_steps_ += bad_steps_ > 0;
     if (bad_steps_ >= kBadSteps)
       throw UserError(cat("the gradient was not finite in ", kBadSteps, " steps up to step ", state_.step + 1,
                           " (loss ", report.loss, ")", kAdvice));
@@ -295,7 +297,8 @@ class RankTrainer {
   int64_t static_bytes_ = 0;
   int64_t data_bytes_ = 0;  // of a step: gathered by the source, not by attention
   double valid_tokens_ = 0;
-  int bad_steps_ = 0;
+  int bad_steps_ = 0;  // one after the other, up to now
+  int64_t all_bad_steps_ = 0;
   std::optional<RunLock> lock_;
   std::optional<Metrics> metrics_;
   std::shared_ptr<RankTrace> trace_;
@@ -310,23 +313,25 @@ Validation validate(const Model& model, const Source& source, const AttentionOpt
   // Sums and counts: of all, then of each bucket.
   at::Tensor sums = at::zeros({buckets + 1}, at::kDouble), counts = at::zeros({buckets + 1}, at::kDouble);
   for (int64_t i = mine; i < source.validation_count(); i += groups) {
-    const Example example = source.validation(i, options.layout, *group);
-    const Sequence sequence = make_sequence(example, options, group, false);
-    const Loss loss = model.loss(example, sequence);
+    const std::optional<Example> example = source.validation(i, options.layout, *group);
+    if (!example) break;
+    const Sequence sequence = make_sequence(*example, options, group, false);
+    const Loss loss = model.loss(*example, sequence);
     sums[0] += loss.sum;
     counts[0] += loss.count;
     if (buckets == 0) continue;
-    const at::Tensor place = (sequence.positions * buckets).floor_divide_(example.tokens) + 1;
+    const at::Tensor place = (sequence.positions * buckets).floor_divide_(example->tokens) + 1;
     sums.index_add_(0, place, loss.each.to(at::kDouble));
-    counts.index_add_(0, place, (example.target >= 0).to(at::kDouble));
+    counts.index_add_(0, place, (example->target >= 0).to(at::kDouble));
   }
   const auto total = [&](const at::Tensor& t) {
     at::Tensor sum = at::zeros_like(t);
     for (const at::Tensor& one : world.all_gather(t)) sum.add_(one);
     return sum;
   };
-  const at::Tensor means = total(sums) / total(counts);
-  Validation result{means[0].item<double>(), {}};
+  const at::Tensor seen = total(counts), means = total(sums) / seen;
+  Validation result;
+  if (seen[0].item<double>() > 0) result.loss = means[0].item<double>();
   for (int64_t i = 0; i < buckets; ++i) result.by_position.push_back(means[i + 1].item<double>());
   return result;
 }

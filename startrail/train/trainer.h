@@ -51,6 +51,7 @@ struct TrainingResult {
   double seconds = 0;          // of them
   int64_t tokens = 0;          // trained on by them
   int64_t static_bytes = 0;    // of peak_bytes, what does not grow with the sequence: weights, gradients, optimizer
+  int64_t bad_steps = 0;       // of them, those that changed nothing, as loss or gradient was not finite
   bool stopped = false;        // by the observer, before the last step
   std::shared_ptr<RankTrace> trace;  // this rank's, when a profile was asked for
 };
@@ -63,7 +64,7 @@ TrainingResult train(const Training& training);
 
 // Mean loss over the source's validation examples, and the mean by position: [buckets] of equal width.
 struct Validation {
-  double loss = 0;
+  std::optional<double> loss;  // nothing when there was nothing to predict
   std::vector<double> by_position;
 };
 // Called by all ranks of `world`; `group` is the part of it that shares a sequence.

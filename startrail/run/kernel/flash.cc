@@ -162,6 +162,9 @@ class FlashKernel : public Kernel {
   }
 
   void attend_backward(const AttendBackwardInput& input, Gradients& gradients) const override {
+    attend_backward(input, gradients, false);
+  }
+  void attend_backward(const AttendBackwardInput& input, Gradients& gradients, bool pack_only) const {
     const AttendInput& forward = input.forward;
     if (forward.q.size(2) == 0 || forward.k.size(2) == 0) return;
     if (forward.scale <= 0) return reference_kernel().attend_backward(input, gradients);
@@ -212,7 +215,8 @@ class FlashKernel : public Kernel {
                                      done.notify_all();
                                    }
                                  },
-                                 &turn};
+                                 &turn,
+                                 pack_only};
             level_.backward(work, block.range, block.begin, block.end, scratch);
           });
   }
@@ -294,6 +298,9 @@ const Kernel& flash_kernel() {
 
 void flash_pack_only(const AttendInput& input, Running& running) {
   static_cast<const FlashKernel&>(flash_kernel()).attend(input, running, true);
+}
+void flash_pack_only(const AttendBackwardInput& input, Gradients& gradients) {
+  static_cast<const FlashKernel&>(flash_kernel()).attend_backward(input, gradients, true);
 }
 
 }  // namespace startrail

@@ -275,7 +275,7 @@ struct Flash : Masks<Level> {
                                                   room_for_douts, padded, some_partial);
           for (int64_t i = 0; i < strips * kLanes * dim; ++i) dqueries[i] = 0;
           const int64_t step = even_step(n, 64, 2);
-          for (int64_t k = 0; k < n; k += step) {
+          for (int64_t k = 0; !work.pack_only && k < n; k += step) {
             const int64_t count = smaller(step, n - k), key = begin + k;
             if (seen.none(key, key + count)) continue;
             const bool partial = !seen.every(key, key + count);

@@ -53,6 +53,7 @@ struct Backward {
   // Called before and after dq's rows of one head and query tile are added to, so that key blocks take turns.
   void (*turn)(void* context, int64_t head, int64_t tile, bool begin);
   void* context;
+  bool pack_only;  // as in Forward
 };
 
 struct Level {

@@ -79,8 +79,9 @@ std::vector<std::string> flash_levels();  // of this processor, fastest first
 const flash::Level& flash_level();
 const flash::Level& flash_level(std::string_view name);  // "": the first
 std::unique_ptr<Kernel> make_flash_kernel(const flash::Level& level);
-// What flash_kernel().attend() does to its inputs before and after it computes, and nothing else: for benchmarks.
+// What flash_kernel() does to inputs before and after it computes, and nothing else: for benchmarks.
 void flash_pack_only(const AttendInput& input, Running& running);
+void flash_pack_only(const AttendBackwardInput& input, Gradients& gradients);
 
 // "auto": the fastest that fits. UserError when a named one does not fit or is not known.
 const Kernel& choose_kernel(std::string_view name, at::ScalarType type, at::Device device, int64_t dim);

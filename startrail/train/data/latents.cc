@@ -27,23 +27,28 @@ Latent make_latent(const std::filesystem::path& file, Latent latent, const std::
   const auto [channels, frames, height, width] = latent.extents;
   if (channels != wanted.channels)
     fail("has ", channels, " channels, but the model has ", wanted.channels, ": set model.channels=", channels);
+  if (frames > 1 && wanted.frames == 1)
+    fail("is a video of ", frames, " frames, but the model has one: set model.frames=", frames, " or fewer");
   if (frames < wanted.frames || height < wanted.height || width < wanted.width)
     fail("has ", frames, " x ", height, " x ", width, " frames, rows and columns, fewer than the model's ",
          wanted.frames, " x ", wanted.height, " x ", wanted.width, ": make the model's smaller or leave the file out");
   return latent;
 }
 
-// Numbers times the scale, in float32. Returns whether all are finite.
+// Numbers beyond it are no latents but damage, and would make a step's loss infinite.
+constexpr float kLargest = 1e6;
+
+// Numbers times the scale, in float32. Returns whether all are fit to be used.
 template <class Number>
 bool convert(const char* bytes, int64_t count, float scale, float* out) {
-  bool finite = true;
+  bool fit = true;
   for (int64_t i = 0; i < count; ++i) {
     Number number;  // nothing says that numbers in a file are aligned
     std::memcpy(&number, bytes + i * static_cast<int64_t>(sizeof number), sizeof number);
     out[i] = static_cast<float>(number) * scale;
-    finite &= std::isfinite(out[i]);
+    fit &= std::abs(out[i]) <= kLargest;  // no NaN is
   }
-  return finite;
+  return fit;
 }
 
 bool convert(at::ScalarType type, const char* bytes, int64_t count, double scale, float* out) {
@@ -89,16 +94,16 @@ at::Tensor read_latent(const LatentPlace& place, const PictureShape& shape, cons
   at::Tensor result = at::empty({channels, frames, rows, shape.width});
   const auto number = static_cast<int64_t>(c10::elementSize(latent.type));
   auto* out = result.mutable_data_ptr<float>();
-  bool finite = true;
+  bool fit = true;
   for (int64_t c = 0; c < channels; ++c)
     for (int64_t t = 0; t < frames; ++t)
       for (int64_t y = 0; y < rows; ++y, out += shape.width) {
         const int64_t from = ((c * all_frames + frame + t) * all_rows + row + y) * all_columns + column;
-        finite &= convert(latent.type, file.data() + latent.offset + from * number, shape.width, scale, out);
+        fit &= convert(latent.type, file.data() + latent.offset + from * number, shape.width, scale, out);
       }
-  if (!finite)
-    throw UserError(
-        cat(latent_name(place.file, latent), " holds numbers that are NaN or beyond float32: repair or remove it"));
+  if (!fit)
+    throw UserError(cat(latent_name(place.file, latent),
+                        " holds numbers that are NaN or beyond a million (times data.scale): repair or remove it"));
   return result;
 }
 

@@ -38,7 +38,7 @@ struct LatentPlace {
 };
 
 // The band of the latent's middle, [channels, frames, rows, width] float32. UserError when the file changed since, or
-// when a number is not finite after it was multiplied by `scale`.
+// when a number is NaN or beyond a million after it was multiplied by `scale`.
 at::Tensor read_latent(const LatentPlace& place, const PictureShape& shape, const PictureBand& band, double scale);
 
 }  // namespace startrail

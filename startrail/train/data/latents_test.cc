@@ -114,10 +114,6 @@ TEST(Latents, LargerOnesAreCroppedInTheMiddle) {
           EXPECT_TRUE(
               at::equal(set->read(index, {frame, 4, row, end}), expected.slice(1, frame, 4).slice(2, row, end)));
   }
-  // A picture of a video is its middle frame.
-  const PictureShape still{3, 1, 10, 9};
-  fs::remove(folder.path("b.safetensors"));
-  EXPECT_TRUE(at::equal(read(*open_pictures(options_for(folder.path(), still)), 0, still), video.slice(1, 3, 4)));
 }
 
 TEST(Latents, RefusesWhatDoesNotFit) {
@@ -133,6 +129,9 @@ TEST(Latents, RefusesWhatDoesNotFit) {
   options.fit = "resize";
   EXPECT_EQ(error_of([&] { open_pictures(options); }),
             folder.path() + " has latents, which cannot be resized: set data.fit=crop");
+  write_npy(folder, "a.npy", numbers({4, 3, 6, 8}));
+  EXPECT_EQ(refusal(folder.path(), {4, 1, 6, 8}),
+            file + " is a video of 3 frames, but the model has one: set model.frames=3 or fewer");
   write_npy(folder, "a.npy", numbers({6, 8}));
   EXPECT_EQ(refusal(folder.path(), {4, 1, 6, 8}),
             file + " has the shape [6, 8]: latents are [channels, height, width] or [channels, frames, height, width]");
@@ -172,12 +171,15 @@ TEST(Latents, NumbersThatAreNoneAreFoundWhenRead) {
   values = numbers({1, 3, 3}, at::kDouble);
   values[0][2][1] = 1e300;
   const std::string large = write_npy(folder, "c.npy", values);
+  values[0][2][1] = -1.1e6;
+  const std::string absurd = write_npy(folder, "d.npy", values);
   const auto set = open_pictures(options_for(folder.path(), shape));
-  const std::string what = " holds numbers that are NaN or beyond float32: repair or remove it";
+  const std::string what = " holds numbers that are NaN or beyond a million (times data.scale): repair or remove it";
   EXPECT_EQ(error_of([&] { read(*set, 0, shape); }), npy + what);
   EXPECT_EQ(error_of([&] { read(*set, 1, shape); }), tensors + ": x" + what);
   EXPECT_EQ(error_of([&] { read(*set, 2, shape); }), large + what);
-  for (int64_t i = 0; i < 3; ++i) set->read(i, {0, 1, 0, 2});  // the band above them is good
+  EXPECT_EQ(error_of([&] { read(*set, 3, shape); }), absurd + what);
+  for (int64_t i = 0; i < 4; ++i) set->read(i, {0, 1, 0, 2});  // the band above them is good
 }
 
 TEST(Latents, AChangedFileIsNotReadWithOldOffsets) {

@@ -40,7 +40,7 @@ class Walk {
     std::sort(folders.begin(), folders.end());
     const size_t beside = found_.files.size();
     for (const fs::path& folder : folders) add_class(folder);
-    if (found_.classes.empty())
+    if (found_.files.size() == beside)
       found_.classes = {"all"};
     else
       leave_out(beside);
@@ -68,10 +68,10 @@ class Walk {
     const size_t before = found_.files.size();
     const std::string name = folder.filename().string();
     const bool left_out = enter(folder, name + "/", static_cast<int64_t>(found_.classes.size()));
-    if (found_.files.size() > before)
-      found_.classes.push_back(name);
-    else if (!left_out)  // a folder of runs is no class
-      found_.problems.push_back(cat("class folder ", folder.string(), " has no pictures: fill or remove it"));
+    const bool empty = found_.files.size() == before;
+    if (empty && left_out) return;  // a folder of runs is no class
+    found_.classes.push_back(name);
+    if (empty) found_.problems.push_back(cat("class folder ", folder.string(), " has no pictures: fill or remove it"));
   }
 
   // The first files, which lie beside the classes' folders.

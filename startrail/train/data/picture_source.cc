@@ -94,10 +94,12 @@ Example PictureSource::training(int64_t index, Order layout, Group& group) const
     pictures.push_back({shuffled(number % training_, training_, options_.seed, round), level_of(options_.times, key),
                         uniform(key, kClass) >= options_.class_dropout, mix(key, kNoise)});
   }
-  return example(part(false), std::move(pictures), layout, group);
+  auto made = example(part(false), std::move(pictures), layout, group);
+  if (!made) throw UserError(cat("no picture can be read; the first error: ", skipped().front()));
+  return *std::move(made);
 }
 
-Example PictureSource::validation(int64_t index, Order layout, Group& group) const {
+std::optional<Example> PictureSource::validation(int64_t index, Order layout, Group& group) const {
   std::vector<Picture> pictures;
   const int64_t used = validation_count() * options_.together;
   for (int64_t i = 0; i < options_.together; ++i) {
@@ -124,8 +126,8 @@ at::Tensor PictureSource::read(const Pictures& set, int64_t index, const at::Ten
   return to_patches(set.read(index, band), patch).index_select(0, places - start);
 }
 
-// The same; in place of a picture that cannot be read the next one of its part, and `picture` says which. The ranks
-// agree on it, as damage may lie in one's rows only.
+// The same; in place of a picture that cannot be read the next one of its part, and `picture` says which; nothing when
+// none can. The ranks agree on it, as damage may lie in one's rows only.
 at::Tensor PictureSource::read(const Part& part, Picture& picture, const at::Tensor& places, Group& group) const {
   for (int64_t tries = 0; tries < part.count; ++tries, picture.place = (picture.place + 1) % part.count) {
     const int64_t index = part.index_of(picture.place);
@@ -149,10 +151,11 @@ at::Tensor PictureSource::read(const Part& part, Picture& picture, const at::Ten
     const std::lock_guard lock(mutex_);
     bad_.emplace(part.offset + index, cat(part.set.name(index), " could not be read by another rank"));
   }
-  throw UserError(cat("no picture can be read; the first error: ", skipped().front()));
+  return {};
 }
 
-Example PictureSource::example(const Part& part, std::vector<Picture> pictures, Order layout, Group& group) const {
+std::optional<Example> PictureSource::example(const Part& part, std::vector<Picture> pictures, Order layout,
+                                              Group& group) const {
   const int64_t each = model_.tokens(), count = static_cast<int64_t>(pictures.size());
   Example example{count * each, {}, {}, {}};
   if (count > 1) example.mask.documents.assign(count, each);
@@ -164,6 +167,7 @@ Example PictureSource::example(const Part& part, std::vector<Picture> pictures, 
     const at::Tensor own = (places.floor_divide(each) == i).nonzero().squeeze(1);
     Picture& picture = pictures[i];
     parts.push_back(read(part, picture, places.index_select(0, own) - i * each, group));
+    if (!parts.back().defined()) return std::nullopt;
     orders.push_back(own);
     const Level level = level_at(model_.objective, picture.u);
     signal[i] = level.signal;

@@ -30,7 +30,7 @@ class PictureSource : public Source {
 
   Example training(int64_t index, Order layout, Group& group) const override;
   int64_t validation_count() const override;
-  Example validation(int64_t index, Order layout, Group& group) const override;
+  std::optional<Example> validation(int64_t index, Order layout, Group& group) const override;
   int64_t epoch() const override;
   std::string fingerprint() const override;
   std::string describe() const override;
@@ -53,7 +53,7 @@ class PictureSource : public Source {
     int64_t index_of(int64_t place) const;
   };
   Part part(bool held_out) const;
-  Example example(const Part& part, std::vector<Picture> pictures, Order layout, Group& group) const;
+  std::optional<Example> example(const Part& part, std::vector<Picture> pictures, Order layout, Group& group) const;
   at::Tensor read(const Part& part, Picture& picture, const at::Tensor& places, Group& group) const;
   at::Tensor read(const Pictures& set, int64_t index, const at::Tensor& places) const;
 

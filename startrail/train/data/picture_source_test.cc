@@ -52,7 +52,7 @@ DitConfig shape() {
 Example whole_example(const PictureSource& source, int64_t index, bool training, int ranks, Order layout) {
   Example whole;
   run_ranks(ranks, 2, [&](const std::shared_ptr<Group>& group) {
-    const Example mine = training ? source.training(index, layout, *group) : source.validation(index, layout, *group);
+    const Example mine = training ? source.training(index, layout, *group) : *source.validation(index, layout, *group);
     const at::Tensor places = places_of({layout, mine.tokens, ranks}, group->rank());
     EXPECT_EQ(mine.input.size(0), places.size(0));
     for (int rank = 0; rank < ranks; ++rank) {
@@ -180,6 +180,19 @@ TEST(PictureSource, StopsAtADamagedPictureOrTakesAnother) {
   const PictureSource none(std::make_shared<Numbers>(every), nullptr, shape(), options);
   EXPECT_NE(error_of([&] { whole_example(none, 0, true, 1, Order::contiguous); }).find("no picture can be read"),
             std::string::npos);
+}
+
+// A run outlives the loss of all that it holds out.
+TEST(PictureSource, HasNoValidationWhenNothingHeldOutCanBeRead) {
+  PictureSourceOptions options;
+  options.skip_bad = true;
+  std::set<int64_t> every;
+  for (int64_t i = 0; i < kCount; ++i) every.insert(i);
+  const PictureSource source(std::make_shared<Numbers>(), std::make_shared<Numbers>(every), shape(), options);
+  run_ranks(2, 2, [&](const std::shared_ptr<Group>& group) {
+    EXPECT_FALSE(source.validation(0, Order::contiguous, *group));
+    EXPECT_EQ(source.training(0, Order::contiguous, *group).tokens, 16);
+  });
 }
 
 // What takes the place of a damaged picture comes from the same side of the split.

@@ -19,18 +19,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// 1204 -> "1,204".
-std::string counted(int64_t count) {
-  std::string text = std::to_string(count);
-  for (auto place = static_cast<int64_t>(text.size()) - 3; place > 0; place -= 3)
-    text.insert(static_cast<size_t>(place), 1, ',');
-  return text;
-}
-
-std::string plural(int64_t count, const std::string& one, const std::string& ending = "s") {
-  return cat(counted(count), " ", one, count == 1 ? "" : ending);
-}
-
 std::string to_text(const PictureShape& shape) {
   return cat(shape.channels, " x ", shape.frames, " x ", shape.height, " x ", shape.width);
 }

@@ -274,11 +274,11 @@ TEST(Pictures, RefusesOrSkipsBadFiles) {
   options.skip_bad = true;
   const auto set = open_pictures(options);
   EXPECT_EQ(names(*set, folder), (std::vector<std::string>{"cat/b.png cat", "fox/good.jpg fox"}));
-  EXPECT_EQ(set->classes(), (std::vector<std::string>{"cat", "dog", "fox"}));  // dog keeps its number
+  EXPECT_EQ(set->classes(), (std::vector<std::string>{"cat", "dog", "eel", "fox"}));  // dog and eel keep their numbers
   EXPECT_EQ(set->skipped().size(), 5u);
   EXPECT_EQ(set->skipped()[0], "class folder " + folder.path("eel") + " has no pictures: fill or remove it");
   EXPECT_NE(set->skipped()[1].find("is empty"), std::string::npos);
-  EXPECT_EQ(set->describe(), "1 PNG and 1 JPEG pictures in 3 classes (5 unusable left out)");
+  EXPECT_EQ(set->describe(), "1 PNG and 1 JPEG pictures in 4 classes (5 unusable left out)");
   fs::remove(folder.path("cat/b.png"));
   fs::remove(folder.path("fox/good.jpg"));
   EXPECT_EQ(refusal(options), "class folder " + folder.path("eel") +

@@ -65,7 +65,7 @@ int64_t TokenSource::validation_count() const {
   return options_.validation_windows > 0 ? std::min(all, options_.validation_windows) : all;
 }
 
-Example TokenSource::validation(int64_t index, Order layout, Group& group) const {
+std::optional<Example> TokenSource::validation(int64_t index, Order layout, Group& group) const {
   const int64_t available = data_.validation.tokens() - 1, tokens = std::min(options_.tokens, available);
   const int64_t all = available / tokens, used = validation_count();
   return window(data_.validation, index * all / used * tokens, tokens, layout, group);

@@ -2,6 +2,8 @@
 // can be resumed at any of them on any number of ranks.
 #pragma once
 
+#include <optional>
+
 #include "startrail/train/data/corpus.h"
 #include "startrail/train/model/model.h"
 
@@ -14,7 +16,8 @@ class Source {
   // in this order. All ranks of the group call it.
   virtual Example training(int64_t index, Order layout, Group& group) const = 0;
   virtual int64_t validation_count() const = 0;
-  virtual Example validation(int64_t index, Order layout, Group& group) const = 0;
+  // Nothing when none of the held-out data can be read.
+  virtual std::optional<Example> validation(int64_t index, Order layout, Group& group) const = 0;
   // Training examples in an epoch.
   virtual int64_t epoch() const = 0;
   // Changes when the data does.
@@ -41,7 +44,7 @@ class TokenSource : public Source {
 
   Example training(int64_t index, Order layout, Group& group) const override;
   int64_t validation_count() const override;
-  Example validation(int64_t index, Order layout, Group& group) const override;
+  std::optional<Example> validation(int64_t index, Order layout, Group& group) const override;
   int64_t epoch() const override;
   std::string fingerprint() const override { return startrail::fingerprint(data_); }
   std::string describe() const override;

@@ -40,7 +40,7 @@ Whole read_on_ranks(const Source& source, int64_t index, int ranks, Order layout
   options.grid.ring = ranks;
   options.layout = layout;
   run_ranks(ranks, 2, [&](const std::shared_ptr<Group>& group) {
-    const Example e = validation ? source.validation(index, layout, *group) : source.training(index, layout, *group);
+    const Example e = validation ? *source.validation(index, layout, *group) : source.training(index, layout, *group);
     const Sequence sequence = make_sequence(e, options, group, true);
     std::lock_guard lock(mutex);
     EXPECT_TRUE(e.mask.causal);
