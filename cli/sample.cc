@@ -142,12 +142,11 @@ void draw_sample(const SampleFlags& flags, const fs::path& folder) {
     if (one >= shape.classes || one < -1)
       throw UserError(cat("--classes ", one, " is not known: this model has ",
                           shape.classes > 0 ? cat("0 to ", shape.classes - 1, ", and -1 for none") : "none"));
-  const auto name_of = [&](int64_t one) {
-    return one >= 0 && one < static_cast<int64_t>(shape.names.size()) ? shape.names[static_cast<size_t>(one)]
-                                                                      : cat(one);
-  };
   std::vector<std::string> names;
-  for (int64_t one : classes) names.push_back(name_of(one));
+  for (int64_t one : classes) {  // those beyond the data's have no name
+    const auto place = static_cast<size_t>(one);
+    names.push_back(one >= 0 && place < shape.names.size() ? shape.names[place] : cat(one));
+  }
   DrawOptions options{{}, flags.steps, guidance, flags.options.seed};
   for (int64_t one : classes) options.labels.insert(options.labels.end(), flags.count, one);
   sampling_levels(shape.objective, flags.steps);  // throws for a number of steps that cannot be
@@ -397,8 +396,8 @@ void add_sample(CLI::App& app) {
   CLI::Option* out = command->add_option("--out", flags->out,
                                          "DiT: where the grid of pictures goes, a .png, or a "
                                          ".safetensors for the numbers");
-  CLI::Option* classes = command->add_option("--classes", flags->classes,
-                                             "DiT: numbers such as 0,3; -1: no class; otherwise all, up to 8");
+  CLI::Option* classes = command->add_option(
+      "--classes", flags->classes, "DiT: names or numbers such as cat,3; -1: no class; otherwise all, up to 8");
   CLI::Option* count = command->add_option("--count", flags->count, "DiT: pictures of each class");
   CLI::Option* steps = command->add_option("--steps", flags->steps, "DiT: from noise to picture, 1 to 1000");
   CLI::Option* guidance =

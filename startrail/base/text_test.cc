@@ -33,6 +33,13 @@ TEST(Text, ParseIntReadsWholeNumbersOnly) {
     EXPECT_EQ(error_of([&] { parse_int(text, "ranks"); }), cat("ranks '", text, "' is not a whole number"));
 }
 
+TEST(Text, PluralCountsForPeople) {
+  EXPECT_EQ(plural(1, "file"), "1 file");
+  EXPECT_EQ(plural(0, "class", "es"), "0 classes");
+  EXPECT_EQ(plural(1234567, "file"), "1,234,567 files");
+  EXPECT_EQ(counted(999), "999");
+}
+
 TEST(Text, FixedRounds) {
   EXPECT_EQ(fixed(3.14159, 2), "3.14");
   EXPECT_EQ(fixed(2.0, 0), "2");

@@ -144,6 +144,7 @@ class RankTrainer {
       if (report.validation) result.validation = report.validation;
       if (report.validation && metrics_) metrics_->write(report.step, *report.validation);
       result.losses.push_back(report.loss);
+      result.bad_steps += bad_steps_ > 0;
       result.seconds += report.seconds;
       result.tokens += config_.train.batch * config_.train.tokens;
       result.last = report;
@@ -151,7 +152,6 @@ class RankTrainer {
     }
     if (!result.stopped && (bad_steps_ > 0 || (result.last.validation && !std::isfinite(*result.last.validation))))
       throw UserError(cat("the loss or its gradient was not finite at the end, in step ", state_.step, kAdvice));
-    result.bad_steps = all_bad_steps_;
     result.trace = trace_;
     return result;
   }
@@ -262,7 +262,6 @@ class RankTrainer {
 
   void check_finite(const StepReport& report) {
     bad_steps_ = std::isfinite(report.gradient_norm) && std::isfinite(report.loss) ? 0 : bad_steps_ + 1;
-    all_bad_steps_ += bad_steps_ > 0;
     if (bad_steps_ >= kBadSteps)
       throw UserError(cat("the gradient was not finite in ", kBadSteps, " steps up to step ", state_.step + 1,
                           " (loss ", report.loss, ")", kAdvice));
@@ -298,7 +297,6 @@ class RankTrainer {
   int64_t data_bytes_ = 0;  // of a step: gathered by the source, not by attention
   double valid_tokens_ = 0;
   int bad_steps_ = 0;  // one after the other, up to now
-  int64_t all_bad_steps_ = 0;
   std::optional<RunLock> lock_;
   std::optional<Metrics> metrics_;
   std::shared_ptr<RankTrace> trace_;

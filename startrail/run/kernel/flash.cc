@@ -19,8 +19,11 @@
 namespace startrail {
 namespace {
 
+using flash::even_step;
 using flash::KeyRange;
 using flash::Level;
+using flash::longest_step;
+using flash::round_up;
 
 constexpr int64_t kTaskRows = 1024;  // query rows of a forward task: keys are packed again for each
 // Keys of a backward task: few enough that they and their gradients stay in the second-level cache, and enough to pay
@@ -103,20 +106,10 @@ void share(int64_t tasks, int64_t scratch_bytes, const std::function<void()>& be
   });
 }
 
-int64_t round_up(int64_t n, int64_t step) { return (n + step - 1) / step * step; }
-
-// The length of blocks of n, a multiple of `unit`, all about as long: `wanted`, or up to an eighth more where that
-// saves a short last one.
-int64_t even_block(int64_t n, int64_t wanted, int64_t unit) {
-  const int64_t blocks = std::max<int64_t>(1, (n - wanted / 8 + wanted - 1) / wanted);
-  return round_up((n + blocks - 1) / blocks, unit);
-}
-int64_t longest_block(int64_t wanted) { return wanted + wanted / 8 + 1; }
-
 int64_t forward_block(const Level& level, const CallSize& size, int threads) {
   const int64_t rows = size.batch * size.key_heads * size.queries;
   const int64_t most = kTaskRows * size.key_heads / size.heads, even = rows / (4 * threads);
-  return even_block(size.queries, std::max(level.forward_rows, std::min(most, even)), level.forward_rows);
+  return even_step(size.queries, std::max(level.forward_rows, std::min(most, even)), level.forward_rows);
 }
 
 // Does not depend on the threads.
@@ -137,7 +130,7 @@ class FlashKernel : public Kernel {
     const int64_t block = size.backward ? backward_block(size) : forward_block(level_, size, threads);
     const int64_t tasks =
         size.batch * size.key_heads * round_up(size.backward ? size.keys : size.queries, block) / block;
-    const int64_t bytes = size.backward ? level_.backward_scratch_bytes(size.dim, longest_block(block))
+    const int64_t bytes = size.backward ? level_.backward_scratch_bytes(size.dim, longest_step(block, 2))
                                         : level_.forward_scratch_bytes(size.dim, block * group);
     return round_up(bytes, 64) * std::min<int64_t>(tasks, threads);
   }
@@ -177,7 +170,7 @@ class FlashKernel : public Kernel {
     };
     std::vector<Block> blocks;
     for (size_t r = 0; r < ranges.ranges.size(); ++r) {
-      const int64_t count = ranges.ranges[r].count, step = even_block(count, backward_block(size), 2);
+      const int64_t count = ranges.ranges[r].count, step = even_step(count, backward_block(size), 2);
       for (int64_t begin = 0; begin < count; begin += step)
         blocks.push_back({static_cast<int64_t>(r), begin, std::min(begin + step, count)});
     }
@@ -191,7 +184,7 @@ class FlashKernel : public Kernel {
       int32_t block;
     };
     share(static_cast<int64_t>(blocks.size()) * groups,
-          level_.backward_scratch_bytes(size.dim, longest_block(backward_block(size))), forward.between_tiles,
+          level_.backward_scratch_bytes(size.dim, longest_step(backward_block(size), 2)), forward.between_tiles,
           [&](int64_t task, void* scratch) {
             const int64_t batch = task % groups / size.key_heads, head = task % size.key_heads;
             const Block& block = blocks[static_cast<size_t>(task / groups)];

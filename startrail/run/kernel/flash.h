@@ -22,8 +22,9 @@ struct Flash : Masks<Level> {
   template <int64_t lanes>
   using Seen = typename Base::template Seen<lanes>;
 
-  static constexpr int64_t kForwardKeys = longest_step(128);  // room for keys of a tile in the forward pass
-  static constexpr int64_t kBackwardRows = 64;                // rows of a tile in the backward pass
+  static constexpr int64_t kForwardTile = 128;                            // keys of a tile in the forward pass
+  static constexpr int64_t kForwardKeys = longest_step(kForwardTile, 2);  // room for them
+  static constexpr int64_t kBackwardRows = 64;                            // rows of a tile in the backward pass
   static_assert(kBackwardRows % kLanes == 0 && kForwardKeys % 2 == 0);
 
   // Keys packed at a time: they and their values take a quarter of a megabyte, and so stay in the second-level cache.
@@ -107,7 +108,7 @@ struct Flash : Masks<Level> {
           if (work.pack_only) break;
           // Only keys that some row sees, from an even one because of pairs.
           const int64_t first = larger<int64_t>(0, seen.first - panel) / 2 * 2,
-                        last = smaller(in_panel, seen.last - panel), step = even_step(last - first, 128, 2);
+                        last = smaller(in_panel, seen.last - panel), step = even_step(last - first, kForwardTile, 2);
           for (int64_t k = first; k < last; k += step) {
             const int64_t count = smaller(step, last - k), key = panel + k;
             Base::template product<false>(count, 1, words, Left<Word>{keys + k * words, words, 1, 0},
@@ -274,7 +275,7 @@ struct Flash : Masks<Level> {
           const Down<Word> douts_down = pack_down(work.dout, p.bfloat16, dout_at, rows, strips * kLanes, dim,
                                                   room_for_douts, padded, some_partial);
           for (int64_t i = 0; i < strips * kLanes * dim; ++i) dqueries[i] = 0;
-          const int64_t step = even_step(n, 64, 2);
+          const int64_t step = even_step(n, Base::kBackwardTile, 2);
           for (int64_t k = 0; !work.pack_only && k < n; k += step) {
             const int64_t count = smaller(step, n - k), key = begin + k;
             if (seen.none(key, key + count)) continue;

@@ -12,6 +12,19 @@ namespace startrail::flash {
 
 constexpr int64_t kLargestDim = 1024;
 
+namespace {  // one copy per level
+
+inline constexpr int64_t round_up(int64_t n, int64_t step) { return (n + step - 1) / step * step; }
+// The length, a multiple of `unit`, of pieces of n that are all about as long: `wanted`, or up to an eighth more where
+// that saves a short last one.
+inline constexpr int64_t even_step(int64_t n, int64_t wanted, int64_t unit) {
+  const int64_t least = (n - wanted / 8 + wanted - 1) / wanted, pieces = least < 1 ? 1 : least;
+  return round_up((n + pieces - 1) / pieces, unit);
+}
+inline constexpr int64_t longest_step(int64_t wanted, int64_t unit) { return round_up(wanted + wanted / 8, unit); }
+
+}  // namespace
+
 // Rows of one head, `dim` dense elements each; `row` and `head` are strides in elements.
 struct Rows {
   const void* data;

@@ -12,7 +12,8 @@ struct Masks : Vectors<Level> {
   using Base::kWidth, Base::kLanes, Base::load, Base::store, Base::choose;
   using typename Base::Vector, typename Base::Integers, typename Base::Words;
 
-  static constexpr int64_t kBackwardKeys = longest_step(64);  // room for keys of a tile in the backward pass
+  static constexpr int64_t kBackwardTile = 64;                              // keys of a tile in the backward pass
+  static constexpr int64_t kBackwardKeys = longest_step(kBackwardTile, 2);  // room for them
 
   // Which keys of a range each lane sees, and what holds for all lanes. Lanes without a row do as the last row.
   template <int64_t lanes>

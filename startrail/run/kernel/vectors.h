@@ -23,14 +23,6 @@ template <typename T>
 STARTRAIL_INLINE T larger(T a, T b) {
   return a < b ? b : a;
 }
-STARTRAIL_INLINE int64_t round_up(int64_t n, int64_t step) { return (n + step - 1) / step * step; }
-// The length, a multiple of `unit`, of pieces of n that are all about as long: `wanted`, or up to an eighth more where
-// that saves a short last one.
-STARTRAIL_INLINE int64_t even_step(int64_t n, int64_t wanted, int64_t unit) {
-  const int64_t pieces = larger<int64_t>(1, (n - wanted / 8 + wanted - 1) / wanted);
-  return round_up((n + pieces - 1) / pieces, unit);
-}
-STARTRAIL_INLINE constexpr int64_t longest_step(int64_t wanted) { return wanted + wanted / 8; }
 
 STARTRAIL_INLINE float widen(uint16_t bits) { return __builtin_bit_cast(float, static_cast<uint32_t>(bits) << 16); }
 // To the nearest, ties to even; NaN stays NaN.
@@ -246,7 +238,7 @@ struct Vectors {
         few_rows<rows - 1, add>(m, outer, inner, a, b, c, ldc);
     }
   }
-  // A group of at most kRows rows.
+  // A group of at most kRows rows. Nearly all have kRows: these are inlined.
   template <bool add, typename Word>
   STARTRAIL_INLINE static void multiply_group(int64_t m, int64_t outer, int64_t inner, Left<Word> a, Right<Word> b,
                                               float* c, int64_t ldc) {
