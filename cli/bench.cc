@@ -74,7 +74,8 @@ nlohmann::json measure(const Shape& shape, int rounds) {
     at::_scaled_dot_product_flash_attention_for_cpu_backward(dout, q, k, v, their_out, their_lse, 0,
                                                              shape.causal && shape.window == 0, bias, scale);
   };
-  // As attention() calls it: results in float32, made anew, and delta as part of the backward pass.
+  // As attention() does: results in float32, made anew, and delta as part of the backward pass. Its keys and values are
+  // planes of one message, though, which have to be packed also where these, dense, are used in place.
   const Kernel& kernel = flash_kernel();
   const AttendInput input{q, k, v, pieces, pieces, &band, scale};
   const at::TensorOptions wide(at::kFloat);

@@ -3,7 +3,8 @@
 //
 // Forward tasks are blocks of query rows and share nothing. Backward tasks are blocks of keys: each owns its dk and dv,
 // and all add to dq, row tile by row tile in the order of the blocks, so that sums do not depend on who is faster.
-// Blocks do not depend on the number of threads, and so neither does a single bit of the result.
+// Blocks of keys do not depend on the number of threads, and what a row gets not on its block: so no bit of the result
+// depends on the number of threads.
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <algorithm>
@@ -50,7 +51,8 @@ Ranges make_ranges(const AttendInput& input) {
     const int pieces = static_cast<int>(input.queries.size());
     if (full == pieces) {
       KeyRange* last = made.ranges.empty() ? nullptr : &made.ranges.back();
-      if (last && last->seen_begin == nullptr && last->begin + last->count == begin)
+      if (last && last->seen_begin == nullptr && last->begin + last->count == begin &&
+          last->count + keys.count <= std::numeric_limits<int32_t>::max())
         last->count += keys.count;
       else
         made.ranges.push_back({begin, keys.count, nullptr, nullptr});
@@ -73,6 +75,10 @@ Ranges make_ranges(const AttendInput& input) {
 
 void expect_dense(const at::Tensor& t) {
   if (t.size(-1) > 1 && t.stride(-1) != 1) throw std::logic_error("attention kernel: the last dimension is not dense");
+}
+
+void expect_type(const at::Tensor& t, const at::Tensor& q) {
+  if (t.scalar_type() != q.scalar_type()) throw std::logic_error("attention kernel: inputs of different types");
 }
 
 flash::Rows rows_of(const at::Tensor& t, int64_t batch, int64_t head) {
@@ -161,8 +167,7 @@ class FlashKernel : public Kernel {
     const AttendInput& forward = input.forward;
     if (forward.q.size(2) == 0 || forward.k.size(2) == 0) return;
     if (forward.scale <= 0) return reference_kernel().attend_backward(input, gradients);
-    if (input.dout.scalar_type() != forward.q.scalar_type())
-      throw std::logic_error("attention kernel: dout is of another type than q");
+    expect_type(input.dout, forward.q);
     const Ranges ranges = make_ranges(forward);
     const CallSize size = size_of(forward, true);
     struct Block {
@@ -228,6 +233,8 @@ class FlashKernel : public Kernel {
 
   static flash::Problem problem_of(const AttendInput& input, const Ranges& ranges, int64_t batch, int64_t head) {
     const int64_t group = input.q.size(1) / input.k.size(1);
+    expect_type(input.k, input.q);
+    expect_type(input.v, input.q);
     return {rows_of(input.q, batch, head * group),
             rows_of(input.k, batch, head),
             rows_of(input.v, batch, head),

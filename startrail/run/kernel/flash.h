@@ -91,7 +91,8 @@ struct Flash : Masks<Level> {
 
     for (int64_t r = 0; r < p.range_count; ++r) {
       const KeyRange& range = p.ranges[r];
-      for (int64_t panel = 0; panel < range.count; panel += most) {
+      const Extent here = extent(range, begin, end - begin);
+      for (int64_t panel = here.first / most * most; panel < here.last; panel += most) {
         const int64_t panel_end = smaller(range.count, panel + most), in_panel = panel_end - panel;
         const int64_t key_at = (range.begin + panel) * p.k.row, value_at = (range.begin + panel) * p.v.row;
         const Word* keys = nullptr;
@@ -246,6 +247,12 @@ struct Flash : Masks<Level> {
     for (int64_t head = 0; head < p.heads; ++head)
       for (int64_t row = 0; row < p.queries; row += kBackwardRows) {
         const int64_t rows = smaller(kBackwardRows, p.queries - row), strips = (rows + kLanes - 1) / kLanes;
+        const auto turn = [&](bool before) { work.turn(work.context, head, row / kBackwardRows, before); };
+        if (extent(range, row, rows).none(begin, end)) {
+          turn(true);
+          turn(false);
+          continue;
+        }
         alignas(64) float lse[kBackwardRows], delta[kBackwardRows];
         Seen<kBackwardRows> seen(range, row, rows);
         bool blind = false;
@@ -323,7 +330,7 @@ struct Flash : Masks<Level> {
             }
           }
         }
-        work.turn(work.context, head, row / kBackwardRows, true);
+        turn(true);
         for (int64_t i = 0; any && i < rows; i += kLanes) {
           const int64_t in_strip = smaller<int64_t>(kLanes, rows - i);
           transpose(dqueries + i * dim, kLanes, dim, in_strip, sum_at_hand, dim);
@@ -332,7 +339,7 @@ struct Flash : Masks<Level> {
             for (int64_t d = 0; d < dim; ++d) to[d] += sum_at_hand[lane * dim + d];
           }
         }
-        work.turn(work.context, head, row / kBackwardRows, false);
+        turn(false);
       }
 
     for (int64_t k = 0; k < n; ++k) {

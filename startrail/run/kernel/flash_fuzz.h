@@ -4,6 +4,7 @@
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 
+#include <array>
 #include <memory>
 #include <random>
 #include <string>
@@ -57,6 +58,11 @@ inline at::Tensor strided(std::mt19937& random, int64_t batch, int64_t heads, in
   return t.to(type).narrow(3, gap / 5, dim);
 }
 
+// The same numbers, rows as far apart.
+inline at::Tensor strided_copy(std::mt19937& random, const at::Tensor& t) {
+  return strided(random, t.size(0), t.size(1), t.size(2), t.size(3), t.scalar_type()).copy_(t);
+}
+
 inline Mask random_mask(std::mt19937& random, int64_t tokens) {
   const auto below = [&](int64_t n) { return static_cast<int64_t>(random() % static_cast<uint64_t>(n)); };
   Mask mask{.causal = random() % 2 == 0};
@@ -76,7 +82,12 @@ inline void fuzz_flash(const Kernel& kernel, bool pairs, const std::string& name
     const auto below = [&](int64_t n) { return static_cast<int64_t>(random() % static_cast<uint64_t>(n)); };
     at::manual_seed(random());
     const int64_t tokens = 1 + below(random() % 4 == 0 ? 1500 : 200), batch = 1 + below(2), key_heads = 1 + below(3),
-                  heads = key_heads * (1 + below(3)), dim = random() % 2 ? 8 * (1 + below(32)) : 1 + below(100);
+                  heads = key_heads * (1 + below(3)),
+                  dim = random() % 2                    ? 8 * (1 + below(32))
+                        : random() % 40 || tokens > 200 ? 1 + below(100)
+                                                        : 257 + below(768);
+    // A scale below 0 is left to the reference.
+    const double scale = std::array{1., 1., 1., 0.1, 2., -1.}[random() % 6] / std::sqrt(static_cast<double>(dim));
     const at::ScalarType type = random() % 2 ? at::kFloat : at::kBFloat16;
     const Mask mask = random_mask(random, tokens);
     const Layout layout{static_cast<Order>(random() % 3), tokens, static_cast<int>(1 + below(4))};
@@ -89,7 +100,7 @@ inline void fuzz_flash(const Kernel& kernel, bool pairs, const std::string& name
     const std::vector<int> query_chunks = chunks(), key_chunks = chunks();
     const Pieces queries = chunk_pieces(layout, query_chunks), keys = chunk_pieces(layout, key_chunks);
     const int64_t rows = chunk_tokens(layout, query_chunks), columns = chunk_tokens(layout, key_chunks);
-    at::set_num_threads(static_cast<int>(1 + below(3)));
+    const int threads_here = static_cast<int>(1 + below(3));
     const std::string label =
         cat(name, ", seed ", seed, ", case ", i, ": ", type, ", ", to_text(mask), ", ", to_text(layout.order), ", ",
             tokens, " tokens, ", rows, " x ", columns, ", heads ", heads, "/", key_heads, ", dim ", dim);
@@ -102,17 +113,19 @@ inline void fuzz_flash(const Kernel& kernel, bool pairs, const std::string& name
     const at::Tensor blind = at::rand({batch, heads, rows}) < (random() % 2 ? 0.3 : 1.1);
     lse.masked_fill_(blind, -kInfinity);
     out.masked_fill_(blind.unsqueeze(-1), 0);
-    const auto run = [&](const Kernel& on, at::ScalarType wide) {
+    const auto run = [&](const Kernel& on, at::ScalarType wide, int threads) {
+      at::set_num_threads(threads);
       const auto in = [&](const at::Tensor& t) { return wide == at::kDouble ? t.to(wide) : t; };
-      const AttendInput input{in(q), in(k), in(v), queries, keys, &band, 1 / std::sqrt(static_cast<double>(dim))};
-      Running running{out.to(wide, false, true), lse.to(wide, false, true)};
+      const AttendInput input{in(q), in(k), in(v), queries, keys, &band, scale};
+      Running running{strided_copy(random, out.to(wide)), lse.to(wide, false, true)};
       on.attend(input, running);
-      Gradients g{at::ones(q.sizes(), wide), at::ones(k.sizes(), wide), at::ones(k.sizes(), wide)};
+      const auto ones = [&](const at::Tensor& t) { return strided_copy(random, at::ones(t.sizes(), wide)); };
+      Gradients g{ones(q), ones(k), ones(k)};
       const at::Tensor delta = (dout.to(wide) * running.out).sum(-1);
       on.attend_backward({input, in(dout), running.lse, delta}, g);
       return Results{running.out, running.lse, g.dq, g.dk, g.dv};
     };
-    const Results truth = run(reference_kernel(), at::kDouble), got = run(kernel, at::kFloat);
+    const Results truth = run(reference_kernel(), at::kDouble, 1), got = run(kernel, at::kFloat, threads_here);
     const double tolerance = pairs && type == at::kBFloat16 ? 1.5e-2 : 5e-6;
     expect_close(got, truth, tolerance, label);
   }

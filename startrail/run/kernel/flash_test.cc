@@ -54,17 +54,30 @@ TEST(FlashKernel, KeepsTinyAndHugeValues) {
     const Case c{.mask = {.causal = true}, .gain = 1e4};
     const Results got = run(*level.kernel, c, at::kFloat, at::kFloat),
                   truth = run(reference_kernel(), c, at::kDouble, at::kDouble);
-    for (const at::Tensor& t : {got.out, got.dq, got.dk, got.dv}) EXPECT_TRUE(at::isfinite(t).all().item<bool>());
-    expect_close(got.out, truth.out, 1e-2, level.name + " scores of 1e4");
+    expect_close(got, truth, 1e-2, level.name + " scores of 1e4");
   }
 }
 
-// One row of k or v is not finite: rows that see it follow the reference, and no other row is touched by it.
+// A processor may add the halves of a pair in another order than the code for what is not finite does.
+bool same(const at::Tensor& a, const at::Tensor& b, bool pairs) {
+  return pairs ? ((a - b).abs().max() <= 1e-6 * b.abs().max()).item<bool>() : at::equal(a, b);
+}
+
+// One row of q, k, v or dout is not finite: so are all results that it is a part of, and nothing else changes. The
+// reference keeps to that, too.
 TEST(FlashKernel, KeepsInfinitiesAndNaNWhereTheyBelong) {
+  struct Judged {
+    std::string name;
+    const Kernel* kernel;
+    bool pairs;
+  };
+  const std::vector<Tried> levels = tried();
+  std::vector<Judged> all{{"reference", &reference_kernel(), false}};
+  for (const Tried& level : levels) all.push_back({level.name, level.kernel.get(), level.pairs});
   const int64_t tokens = 200, dim = 16;
   const Band band({.causal = true, .window = 60}, tokens, tokens);
   const Pieces pieces{{0, tokens}};
-  for (const Tried& level : tried())
+  for (const Judged& level : all)
     for (at::ScalarType type : {at::kFloat, at::kBFloat16})
       for (double poison : {std::nan(""), kInfinity, -kInfinity})
         for (const char* where : {"q", "k", "v", "dout"}) {
@@ -94,12 +107,15 @@ TEST(FlashKernel, KeepsInfinitiesAndNaNWhereTheyBelong) {
             if (!by_query && !of_keys) begin = row - 59;
             const bool changes = (i == 0 && *where != 'd') || (i == 1) || (i == 2) || (i == 3 && *where != 'v');
             const std::string label = cat(level.name, " ", type, " ", poison, " in ", where, ", result ", i);
-            const auto same = [&](int64_t from, int64_t count) {
-              return at::equal(got[i].narrow(2, from, count), clean[i].narrow(2, from, count));
+            const auto unchanged = [&](int64_t from, int64_t count) {
+              return same(got[i].narrow(2, from, count), clean[i].narrow(2, from, count),
+                          level.pairs && type == at::kBFloat16);
             };
-            EXPECT_TRUE(same(0, begin) && same(end, tokens - end)) << label;
-            if (changes && std::isnan(poison)) {
-              EXPECT_FALSE(at::isfinite(got[i].narrow(2, begin, end - begin)).all().item<bool>()) << label;
+            EXPECT_TRUE(unchanged(0, begin) && unchanged(end, tokens - end)) << label;
+            if (changes) {
+              EXPECT_FALSE(at::isfinite(got[i].narrow(2, begin, end - begin)).any().item<bool>()) << label;
+            } else {
+              EXPECT_TRUE(unchanged(begin, end - begin)) << label;
             }
           }
         }
@@ -122,7 +138,7 @@ TEST(FlashKernel, DoesNotReadOverTheEndOfWhatIsSeen) {
       };
       const at::Tensor clean = attend();
       for (const at::Tensor& hit : {k, v}) hit.narrow(2, tokens - 9, 9).fill_(std::nan(""));
-      EXPECT_TRUE(at::equal(attend(), clean)) << level.name << " " << type;
+      EXPECT_TRUE(same(attend(), clean, level.pairs && type == at::kBFloat16)) << level.name << " " << type;
     }
 }
 
@@ -282,7 +298,7 @@ TEST(FlashKernel, RefusesALevelThatIsNotThere) {
 }
 
 TEST(FlashKernel, MatchesTheReferenceOnRandomShapes) {
-  for (const Tried& level : tried()) fuzz_flash(*level.kernel, level.pairs, level.name, 1, 70);
+  for (const Tried& level : tried()) fuzz_flash(*level.kernel, level.pairs, level.name, 1, 100);
 }
 
 }  // namespace

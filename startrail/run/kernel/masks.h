@@ -6,6 +6,24 @@
 namespace startrail::flash {
 namespace {  // one copy per level
 
+// No row sees a key outside [first, last).
+struct Extent {
+  int64_t first, last;
+  bool none(int64_t from, int64_t to) const { return last <= from || first >= to; }
+};
+
+// Of rows [row, row + count): in few instructions, as most rows of a long sequence may see nothing of a block.
+inline Extent extent(const KeyRange& range, int64_t row, int64_t count) {
+  if (!range.seen_begin) return {0, range.count};
+  int32_t first = INT32_MAX, last = 0;
+  for (int64_t i = row; i < row + count; ++i) {
+    const int32_t begin = range.seen_begin[i], end = range.seen_end[i];
+    first = smaller(first, begin < end ? begin : INT32_MAX);
+    last = larger(last, begin < end ? end : 0);
+  }
+  return {first, last};
+}
+
 template <typename Level>
 struct Masks : Vectors<Level> {
   using Base = Vectors<Level>;
@@ -17,9 +35,8 @@ struct Masks : Vectors<Level> {
 
   // Which keys of a range each lane sees, and what holds for all lanes. Lanes without a row do as the last row.
   template <int64_t lanes>
-  struct Seen {
+  struct Seen : Extent {
     alignas(64) int32_t begin[lanes], end[lanes];
-    int64_t first, last;         // no lane sees a key outside [first, last)
     int64_t all_begin, all_end;  // every lane sees [all_begin, all_end)
 
     Seen(const KeyRange& range, int64_t row, int64_t count) {
@@ -41,7 +58,6 @@ struct Masks : Vectors<Level> {
         last = larger<int64_t>(last, end[lane]);
       }
     }
-    bool none(int64_t from, int64_t to) const { return last <= from || first >= to; }
     bool every(int64_t from, int64_t to) const { return all_begin <= from && all_end >= to; }
     // Whether no lane of one strip sees a key of [from, to).
     bool none_of_strip(int64_t strip, int64_t from, int64_t to) const {
@@ -65,7 +81,8 @@ struct Masks : Vectors<Level> {
   }
 
   // sum[dim][strip] += X^T x weights over seen pairs only: what product() does, for an X that has infinities or NaN,
-  // which 0 times would spread to rows that do not see them. In the same order, to the same bits.
+  // which 0 times would spread to rows that do not see them. To the same bits, but for pairs, whose halves a
+  // processor may add in another order.
   template <typename Word, typename Seen>
   static void product_of_seen(const Rows& x, bool bfloat16, int64_t at, int64_t keys, int64_t dim, const Word* weights,
                               const Seen& seen, int64_t key, int64_t lane, float* sum) {

@@ -39,6 +39,29 @@ at::Tensor grouped(const at::Tensor& t, int64_t key_heads) {
   return t.unflatten(1, {key_heads, t.size(1) / key_heads});
 }
 
+// Rows [.., tokens, dim], and those that are not finite apart: 0 times infinity would be NaN where it is hidden.
+struct Split {
+  at::Tensor rows, finite;  // of `finite`, the others are 0
+  std::vector<int64_t> odd;
+
+  explicit Split(const at::Tensor& all) : rows(all), finite(all) {
+    const at::Tensor where = all.isfinite().all(-1).flatten(0, -2).all(0).logical_not();
+    const at::Tensor at = where.nonzero().flatten().cpu();
+    odd.assign(at.data_ptr<int64_t>(), at.data_ptr<int64_t>() + at.numel());
+    if (!odd.empty()) finite = all.masked_fill(where.unsqueeze(-1), 0);
+  }
+};
+
+// [.., n, tokens] x [.., tokens, dim], of pairs that are not hidden.
+at::Tensor product(const at::Tensor& weights, const at::Tensor& hidden, const Split& split) {
+  at::Tensor sum = at::matmul(weights, split.finite);
+  for (int64_t token : split.odd) {
+    const at::Tensor part = weights.narrow(-1, token, 1) * split.rows.narrow(-2, token, 1);
+    sum += part.masked_fill(hidden.narrow(-1, token, 1), 0);
+  }
+  return sum;
+}
+
 class ReferenceKernel : public Kernel {
  public:
   std::string name() const override { return "reference"; }
@@ -56,6 +79,7 @@ class ReferenceKernel : public Kernel {
     const auto type = running.out.scalar_type();
     const int64_t key_heads = input.k.size(1);
     const at::Tensor k = input.k.to(type).unsqueeze(2), v = input.v.to(type).unsqueeze(2);
+    const Split values(v);
     const int64_t step = rows_at_a_time(input);
     for (int64_t row = 0; row < input.q.size(2); row += step) {
       const int64_t rows = std::min(step, input.q.size(2) - row);
@@ -67,7 +91,7 @@ class ReferenceKernel : public Kernel {
       const at::Tensor shift = top.masked_fill(top == -kInfinity, 0);
       const at::Tensor weights = (scores - shift).exp();
       const at::Tensor sum = weights.sum(-1, true);
-      const at::Tensor out = at::matmul(weights, v) / sum.masked_fill(sum == 0, 1);
+      const at::Tensor out = product(weights, hidden, values) / sum.masked_fill(sum == 0, 1);
       Running rows_of{running.out.narrow(2, row, rows), running.lse.narrow(2, row, rows)};
       merge_partial(rows_of, out.flatten(1, 2), (shift + sum.log()).squeeze(-1).flatten(1, 2));
     }
@@ -79,6 +103,7 @@ class ReferenceKernel : public Kernel {
     const auto type = gradients.dq.scalar_type();
     const int64_t key_heads = forward.k.size(1);
     const at::Tensor k = forward.k.to(type).unsqueeze(2), v = forward.v.to(type).unsqueeze(2);
+    const Split keys(k);
     const int64_t step = rows_at_a_time(forward);
     for (int64_t row = 0; row < forward.q.size(2); row += step) {
       const int64_t rows = std::min(step, forward.q.size(2) - row);
@@ -91,9 +116,9 @@ class ReferenceKernel : public Kernel {
       const at::Tensor weights = (scores - lse).exp().masked_fill(hidden, 0);
       const at::Tensor dscores =
           (weights * (at::matmul(dout, v.transpose(-1, -2)) - delta)).masked_fill(hidden, 0) * forward.scale;
-      gradients.dq.narrow(2, row, rows).add_(at::matmul(dscores, k).flatten(1, 2));
-      gradients.dk.add_(at::matmul(dscores.transpose(-1, -2), q).sum(2));
-      gradients.dv.add_(at::matmul(weights.transpose(-1, -2), dout).sum(2));
+      gradients.dq.narrow(2, row, rows).add_(product(dscores, hidden, keys).flatten(1, 2));
+      gradients.dk.add_(product(dscores.transpose(-1, -2), hidden.transpose(-1, -2), Split(q)).sum(2));
+      gradients.dv.add_(product(weights.transpose(-1, -2), hidden.transpose(-1, -2), Split(dout)).sum(2));
     }
   }
 };
