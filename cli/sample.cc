@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/command.h"
+#include "cli/picture_classes.h"
 #include "cli/picture_grid.h"
 #include "cli/shape.h"
 #include "cli/text_model.h"
@@ -109,8 +110,7 @@ double guidance_of(const std::optional<double>& given, const DitConfig& shape) {
   if (!std::isfinite(*given)) throw UserError(cat("--guidance ", *given, " must be a number such as 4"));
   if (!guided && *given != 1)
     throw UserError(
-        cat("--guidance ", *given, " cannot be: this model ",
-            shape.classes > 0 ? "was never trained without a class (data.class_dropout = 0)" : "has no classes"));
+        cat("--guidance ", *given, " cannot be: this model ", shape.classes > 0 ? kAlwaysTold : "has no classes"));
   return *given;
 }
 
@@ -129,24 +129,16 @@ void draw_sample(const SampleFlags& flags, const fs::path& folder) {
   if (flags.ranks < 1 || flags.ranks > shape.tokens())
     throw UserError(cat("--ranks ", flags.ranks, " must be 1 to ", shape.tokens(), ", the tokens of a picture"));
   const double guidance = guidance_of(flags.guidance, shape);
-  std::vector<int64_t> classes;
-  if (!flags.classes.empty())
-    for (const std::string& part : split(flags.classes, ',')) {
-      const auto named = std::find(shape.names.begin(), shape.names.end(), part);
-      classes.push_back(named != shape.names.end() ? named - shape.names.begin() : parse_int(part, "class"));
-    }
-  else
-    for (int64_t i = 0; i < std::clamp<int64_t>(shape.classes, 1, 8); ++i)
-      classes.push_back(shape.classes > 0 ? i : -1);
+  const std::vector<int64_t> classes =
+      flags.classes.empty() ? usual_classes(shape) : parse_classes(flags.classes, shape);
+  std::vector<int64_t> empty;
   for (int64_t one : classes)
-    if (one >= shape.classes || one < -1)
-      throw UserError(cat("--classes ", one, " is not known: this model has ",
-                          shape.classes > 0 ? cat("0 to ", shape.classes - 1, ", and -1 for none") : "none"));
+    if (!has_data(one, shape)) empty.push_back(one);
+  if (!empty.empty())
+    std::cerr << "startrail: warning: the model had no data of " << (empty.size() > 1 ? "the classes " : "class ")
+              << join(empty) << ", so it never learned what to draw\n";
   std::vector<std::string> names;
-  for (int64_t one : classes) {  // those beyond the data's have no name
-    const auto place = static_cast<size_t>(one);
-    names.push_back(one >= 0 && place < shape.names.size() ? shape.names[place] : cat(one));
-  }
+  for (int64_t one : classes) names.push_back(class_name(one, shape));
   DrawOptions options{{}, flags.steps, guidance, flags.options.seed};
   for (int64_t one : classes) options.labels.insert(options.labels.end(), flags.count, one);
   sampling_levels(shape.objective, flags.steps);  // throws for a number of steps that cannot be
@@ -232,16 +224,20 @@ void evaluate_dit(const EvaluateFlags& flags, const fs::path& folder) {
               << " is not what the run held out and trained on: this loss cannot be compared with the run's\n";
   if (source.validation_count() == 0) throw UserError("this run held no pictures out: give --data");
   nlohmann::json json{{"sequences", source.validation_count()}};
+  std::vector<std::string> skipped;
   std::optional<Progress> progress(cat("evaluating ", source.validation_count(), " sequences"));
   run_ranks(1, thread_count({}), [&](const std::shared_ptr<Group>& group) {
     const AttentionOptions attention;
     const Validation result = validate(*model, source, attention, *group, group, 0);
     if (!result.loss) throw UserError(cat("no picture can be read; the first error: ", source.skipped().front()));
     json["loss"] = *result.loss;
+    skipped = source.skipped();
     if (!flags.recognise) return;
     progress->show("training a classifier");
     const Recogniser recogniser(*pictures, options.shape, std::min(kHeldOut, pictures->count() / 4), kSteps, 1,
                                 options.skip_bad);
+    for (const auto& [index, problem] : recogniser.skipped())  // some of them a second time
+      if (std::find(skipped.begin(), skipped.end(), problem) == skipped.end()) skipped.push_back(problem);
     DrawOptions drawing{{}, 50, guidance, 1};
     const auto classes = static_cast<int64_t>(pictures->classes().size());
     for (int64_t i = 0; i < kDrawn; ++i) drawing.labels.push_back(i % classes);
@@ -256,7 +252,7 @@ void evaluate_dit(const EvaluateFlags& flags, const fs::path& folder) {
           right.slice(0, i, kDrawn, classes).to(at::kDouble).mean().item<double>();
   });
   progress.reset();  // wiped before the result is shown
-  json["skipped_files"] = source.skipped().size();
+  json["skipped"] = skipped.size();
   if (flags.json) {
     std::cout << json.dump(2) << "\n";
     return;
@@ -264,9 +260,9 @@ void evaluate_dit(const EvaluateFlags& flags, const fs::path& folder) {
   std::cout << "loss " << fixed(json["loss"], 4) << " mean square, " << source.validation_count() << " sequences, "
             << (flags.last || !fs::exists(folder / "ema.safetensors") ? "the last weights" : "the mean of the weights")
             << "\n";
-  if (const auto skipped = source.skipped(); !skipped.empty())
-    std::cout << "left out, as they could not be used: " << skipped.size() << " files; the first: " << skipped.front()
-              << "\n";
+  if (!skipped.empty())
+    std::cout << "left out, as they could not be used: " << plural(static_cast<int64_t>(skipped.size()), "item")
+              << "; the first: " << skipped.front() << "\n";
   if (!flags.recognise) return;
   std::cout << "a classifier trained on the same pictures is right about "
             << fixed(100 * json["classifier_accuracy"].get<double>(), 1) << "% of held-out ones,\nand recognises "
@@ -397,11 +393,15 @@ void add_sample(CLI::App& app) {
                                          "DiT: where the grid of pictures goes, a .png, or a "
                                          ".safetensors for the numbers");
   CLI::Option* classes = command->add_option(
-      "--classes", flags->classes, "DiT: names or numbers such as cat,3; -1: no class; otherwise all, up to 8");
+      "--classes", flags->classes,
+      "DiT: names or numbers such as cat,3 (where names are numbers too, give names only); -1: no class, for a model "
+      "trained for that; otherwise the first 8 that had data");
   CLI::Option* count = command->add_option("--count", flags->count, "DiT: pictures of each class");
   CLI::Option* steps = command->add_option("--steps", flags->steps, "DiT: from noise to picture, 1 to 1000");
-  CLI::Option* guidance =
-      command->add_option("--guidance", flags->guidance, "DiT: 1: none; more makes the class clearer; otherwise 4");
+  CLI::Option* guidance = command->add_option(
+      "--guidance", flags->guidance,
+      "DiT: 1: none; more makes the class clearer; otherwise 4, or 1 for a model without classes or "
+      "trained with data.class_dropout = 0");
   CLI::Option* ranks = command->add_option("--ranks", flags->ranks, "DiT: ranks that share a picture");
   CLI::Option* grid = command->add_option("--grid", flags->grid, "DiT: how they share it, as in train");
   for (CLI::Option* one : {out, classes, count, steps, guidance, ranks, grid}) one->capture_default_str();
@@ -428,21 +428,24 @@ void add_sample(CLI::App& app) {
 
 void add_evaluate(CLI::App& app) {
   auto flags = std::make_shared<EvaluateFlags>();
-  CLI::App* command = app.add_subcommand("evaluate", "Loss of a checkpoint on held-out data, in all and by position");
+  CLI::App* command = app.add_subcommand("evaluate", "Loss of a checkpoint on held-out data; a GPT's also by position");
   command->add_option("--checkpoint", flags->checkpoint, kCheckpointHelp)->required()->type_name("FOLDER");
-  command->add_option("--data", flags->data, "Text or token files; otherwise the run's own validation data")
+  command
+      ->add_option("--data", flags->data,
+                   "GPT: text or token files; DiT: pictures, latents or the word shapes; otherwise the run's own "
+                   "validation data")
       ->type_name("PATH");
-  command->add_option("--tokens", flags->tokens, "Length of a sequence; 0: as in training")
+  command->add_option("--tokens", flags->tokens, "GPT: length of a sequence; 0: as in training")
       ->check(CLI::Range(int64_t{0}, kMost))
       ->capture_default_str();
   command->add_option("--windows", flags->windows, "Sequences used; 0: all")
       ->check(CLI::Range(int64_t{0}, kMost))
       ->capture_default_str();
-  command->add_option("--buckets", flags->buckets, "Parts of the sequence whose loss is shown; otherwise 16")
+  command->add_option("--buckets", flags->buckets, "GPT: parts of the sequence whose loss is shown; otherwise 16")
       ->check(CLI::Range(1, 4096));
   command->add_flag("--recognise", flags->recognise,
                     "DiT: also train a classifier on the data, and say how many drawn pictures it recognises");
-  command->add_option("--guidance", flags->guidance, "DiT: of these pictures");
+  command->add_option("--guidance", flags->guidance, "DiT: of these pictures; otherwise as in sample");
   command->add_flag("--last", flags->last, kLastHelp);
   command->add_option("--dtype", flags->dtype, "float32 or bfloat16")->capture_default_str();
   command->add_flag("--json", flags->json, "Print the result as JSON");

@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/command.h"
+#include "cli/picture_classes.h"
 #include "cli/picture_grid.h"
 #include "cli/text_model.h"
 #include "cli/train_job.h"
@@ -30,9 +31,10 @@ namespace fs = std::filesystem;
 // --- Stopping
 
 std::atomic<int> interrupts = 0;
+std::atomic<bool> trained = false;  // all is saved and said
 
 void on_interrupt(int) {
-  if (++interrupts > 1) _exit(130);
+  if (++interrupts > 1 || trained) _exit(130);
   constexpr char kMessage[] = "\nstopping after this step, with a checkpoint; once more stops at once\n";
   static_cast<void>(!write(STDERR_FILENO, kMessage, sizeof kMessage - 1));
 }
@@ -108,7 +110,7 @@ class Display {
  public:
   explicit Display(double seconds_between) : between_(seconds_between), live_(isatty(STDOUT_FILENO)) {}
 
-  void show(const StepReport& r) {
+  void show(const StepReport& r, size_t skipped) {
     spent_ += r.seconds;
     ++steps_;
     if (r.validation) validation_ = r.validation;
@@ -117,6 +119,7 @@ class Display {
     if (validation_) line += cat("  val ", fixed(*validation_, 4));
     line += cat("  ", human_count(r.tokens_per_second), " tok/s  waiting ", fixed(100 * r.wait_share, 0), "%  ",
                 human_bytes(static_cast<double>(r.peak_bytes)), "/rank  ETA ", clock_text(left));
+    if (skipped > 0) line += cat("  skipped ", skipped);
     since_ += r.seconds;
     if (live_) {
       std::cout << "\r\033[K" << line << (r.validation ? "\n" : "") << std::flush;
@@ -149,7 +152,7 @@ Baselines baselines(const Corpora& data, int64_t vocabulary) {
   return result;
 }
 
-// Where a run lists the files it could not use.
+// Where a run lists what it could not use.
 fs::path skipped_file(const Job& job) { return fs::path(job.config.run.folder) / "skipped.txt"; }
 
 void write_skipped(const Job& job) {
@@ -186,7 +189,7 @@ void print_summary(const Job& job, const TrainingResult& result, const Estimate&
               << mb(e.ring_attention_bytes) << " (" << ratio_text(last.attention.total(), e.ring_attention_bytes)
               << " of it); " << mb(last.weight_bytes) << " for gradients and weights\n";
   if (const auto skipped = job.source->skipped(); !skipped.empty())
-    std::cout << "  skipped           " << plural(static_cast<int64_t>(skipped.size()), "file")
+    std::cout << "  skipped           " << plural(static_cast<int64_t>(skipped.size()), "item")
               << " that could not be used, listed in " << skipped_file(job).string()
               << "; the first: " << skipped.front() << "\n";
   std::cout << "  checkpoint        " << find_checkpoint(job.config.run.folder).string() << "\n";
@@ -229,7 +232,7 @@ nlohmann::json to_json(const TrainingResult& result, const Source& source) {
       {"attention_bytes", last.attention.total()},
       {"weight_bytes", last.weight_bytes},
       {"wait_share", last.wait_share},
-      {"skipped_files", source.skipped().size()},
+      {"skipped", source.skipped().size()},
       {"stopped", result.stopped}};
   if (result.validation) json["validation"] = *result.validation;
   return json;
@@ -251,17 +254,30 @@ void print_text(const Job& job, const Corpora& data) {
   std::cout << printable(text, "    ") << "\n";
 }
 
-// A few pictures of each class, where they are quick to draw and can be seen.
+// What drawing takes on one rank, in floating-point operations.
+double drawing_work(const DitConfig& shape, const DrawOptions& options) {
+  const auto tokens = static_cast<double>(shape.tokens()), parameters = static_cast<double>(shape.parameters());
+  const double pass = 2 * parameters * tokens + 4 * tokens * tokens * static_cast<double>(shape.layers * shape.dim());
+  const int passes = options.guidance != 1 && shape.classes > 0 ? 2 : 1;
+  return pass * passes * static_cast<double>(options.steps) * static_cast<double>(options.labels.size());
+}
+
+// A few pictures of each class, where they are quick to draw and can be seen; otherwise how to draw them.
 void draw_pictures(const Job& job) {
-  constexpr int64_t kMostTokens = 1024, kEach = 4, kMostClasses = 8;
+  constexpr int64_t kEach = 4;
+  constexpr double kMostWork = 1e12;  // some twenty seconds on two cores
   const auto& shape = std::get<DitConfig>(job.model);
-  if (shape.tokens() > kMostTokens || (shape.channels != 1 && shape.channels != 3)) return;
-  const auto model = load_dit(find_checkpoint(job.config.run.folder), at::kFloat);
   DrawOptions options;
   if (!shape.guided) options.guidance = 1;  // it cannot draw without a class
-  for (int64_t i = 0; i < kEach * std::clamp<int64_t>(shape.classes, 1, kMostClasses); ++i)
-    options.labels.push_back(shape.classes > 0 ? i / kEach : -1);
-  const fs::path file = fs::path(job.config.run.folder) / "samples.png";
+  for (int64_t one : usual_classes(shape)) options.labels.insert(options.labels.end(), kEach, one);
+  const bool seen = shape.channels == 1 || shape.channels == 3;
+  const fs::path file = fs::path(job.config.run.folder) / (seen ? "samples.png" : "samples.safetensors");
+  if (interrupts > 0 || !seen || drawing_work(shape, options) > kMostWork) {
+    std::cout << "  samples           draw some with: " << program_invocation_name << " sample --checkpoint "
+              << job.config.run.folder << " --out " << file.string() << "\n";
+    return;
+  }
+  const auto model = load_dit(find_checkpoint(job.config.run.folder), at::kFloat);
   const AttentionOptions attention;  // one rank
   std::optional<Progress> progress("drawing samples");
   run_ranks(1, thread_count(job.config), [&](const std::shared_ptr<Group>& group) {
@@ -301,7 +317,12 @@ void run(const TrainFlags& flags) {
   Display display(5);
   Training training{
       config, [&] { return make_model(job.model); }, job.source, job.from, job.checkpoint, flags.profile, true, {}};
-  if (!flags.json) training.observer.on_step = [&](const StepReport& report) { display.show(report); };
+  size_t skipped = 0;
+  training.observer.on_step = [&](const StepReport& report) {
+    const size_t now = job.source->skipped().size();
+    if (now != std::exchange(skipped, now)) write_skipped(job);  // also for a run that is killed
+    if (!flags.json) display.show(report, skipped);
+  };
   training.observer.stop = [] { return interrupts > 0; };
   const TrainingResult result = train(training);
   write_skipped(job);
@@ -313,6 +334,8 @@ void run(const TrainFlags& flags) {
   at::set_num_threads(thread_count(config));
   print_summary(job, result, estimated);
   if (!flags.profile.empty()) std::cout << "  trace             " << flags.profile << " (open it in ui.perfetto.dev)\n";
+  std::cout << std::flush;  // what is drawn now may take a while, and need not be waited for
+  trained = true;
   if (job.tokens)
     print_text(job, job.tokens->data());
   else

@@ -124,14 +124,15 @@ TEST_F(DitCommand, NamesTheBadFileOrGoesOnWithoutIt) {
   expect(train(data, "--set train.batch=16"), 2, {victim.string(), "is damaged or truncated", "data.on_error=skip"});
   fs::remove_all(folder_.path("run"));
   expect(train(data, "--set train.batch=16 --set data.on_error=skip --set parallel.ranks=4"), 0,
-         {"step 3/3", "skipped           1 file that could not be used, listed in", "; the first: ", victim.string()});
+         {"step 3/3", "  skipped 1\n", "skipped           1 item that could not be used, listed in",
+          "; the first: ", victim.string()});
   std::ifstream list(folder_.path("run/skipped.txt"));
   std::string line;
   std::getline(list, line);
   EXPECT_TRUE(line.starts_with(victim.string() + " is damaged or truncated")) << line;
   fs::remove_all(folder_.path("run"));
   const Ended ended = run_command(train(data, "--set train.batch=16 --set data.on_error=skip --json"));
-  EXPECT_EQ(json::parse(ended.text)["skipped_files"], 1);
+  EXPECT_EQ(json::parse(ended.text)["skipped"], 1);
   fs::remove_all(folder_.path("run"));
   folder_.write("pictures/square/empty.png", "");
   expect(train(data), 2, {"empty.png"});
@@ -167,7 +168,7 @@ TEST_F(DitCommand, GoesOnWhenAllThatIsHeldOutIsDamaged) {
   fs::copy_file(data + "/circle/0.png", held + "/circle/b.png");
   fs::resize_file(held + "/circle/b.png", fs::file_size(held + "/circle/b.png") - 20);  // found when it is read
   expect(train(data, cat("--set data.on_error=skip --set data.validation_path=", held)), 0,
-         {"step 3/3", "skipped           5 files"});
+         {"step 3/3", "skipped           5 items"});
   expect(cat("evaluate --checkpoint ", folder_.path("run")), 2, {"no picture can be read", "circle"});
 }
 
@@ -178,6 +179,67 @@ TEST_F(DitCommand, EvaluatesOnOtherDataAndDrawsClassesByName) {
   expect(cat("sample --checkpoint ", folder_.path("run"), " --classes square,0 --count 1 --steps 1 --out ",
              folder_.path("a.png")),
          0, {"a row for each of the classes square, circle"});
+}
+
+TEST_F(DitCommand, DrawsOnlyClassesThatHadDataUnlessAsked) {
+  const std::string sample =
+      cat("sample --checkpoint ", folder_.path("run"), " --count 1 --steps 1 --out ", folder_.path("a.png"), " ");
+  expect(train("shapes", "--set model.classes=6"), 0, {"6 classes", "samples.png"});
+  EXPECT_EQ(open_image(folder_.path("run/samples.png"), ImageFormat::png)->header().height, 4 * 34 - 2);
+  expect(sample, 0, {"4 pictures, a row for each of the classes circle, cross, square, triangle;"});
+  expect(sample + "--classes 5,square", 0, {"warning: the model had no data of class 5", "classes 5, square;"});
+  expect(sample + "--classes Square", 2,
+         {"--classes 'Square' is not known: this model has 0 to 5 (circle, cross, square, triangle), and -1 for none"});
+}
+
+TEST_F(DitCommand, DoesNotConfuseNumbersOfClassesWithNames) {
+  const fs::path data = pictures(2, 32);
+  for (int i = 0; i < 4; ++i) fs::rename(data / shape_classes()[i], data / cat(i + 1));
+  expect(train(data.string()), 0, {"0 1, 1 2, 2 3, 3 4"});
+  const std::string sample = cat("sample --checkpoint ", folder_.path("run"), " --count 1 --steps 1 --out ",
+                                 folder_.path("a.png"), " --classes ");
+  expect(sample + "0,1", 2, {"--classes 1 could mean the class of that name, number 0, or number 1, named 2"});
+  expect(sample + "1,3", 0, {"classes 1, 3;"});
+  expect(sample + "2,-1", 0, {"classes 2, -1;"});
+  expect(sample + "0,4", 0, {"classes 1, 4;"});  // neither can mean another
+}
+
+// Dark and light pictures, which any classifier tells apart. Four cannot be read, more than the three held out: some
+// only the classifier meets.
+TEST_F(DitCommand, RecognisesWhatIsDrawnWithoutBadFiles) {
+  for (int i = 0; i < 16; ++i) {
+    const fs::path file = fs::path(folder_.path("shades")) / (i % 2 ? "light" : "dark") / cat(i, ".png");
+    fs::create_directories(file.parent_path());
+    write_png(file, at::randint(i % 2 ? 200 : 20, i % 2 ? 240 : 60, {8, 8, 3}, at::kByte));
+    if (i < 4) fs::resize_file(file, fs::file_size(file) / 2);
+  }
+  expect(train(folder_.path("shades"),
+               "--set model.height=8 --set model.width=8 --set data.on_error=skip --set data.validation=0.2"),
+         0, {"step 3/3"});
+  const Ended ended = run_command(cat("evaluate --recognise --json --checkpoint ", folder_.path("run")));
+  ASSERT_EQ(ended.code, 0) << ended.text;
+  const json result = json::parse(ended.text);
+  EXPECT_EQ(result["skipped"], 4);
+  EXPECT_EQ(result["classifier_accuracy"], 1.0);
+  const double dark = result["recognised_by_class"]["dark"], light = result["recognised_by_class"]["light"];
+  EXPECT_GE(std::min(dark, light), 0);
+  EXPECT_LE(std::max(dark, light), 1);
+  EXPECT_NEAR(result["recognised"], (dark + light) / 2, 1e-9);
+}
+
+TEST_F(DitCommand, SaysHowToDrawWhatIsSlowToDraw) {
+  const std::string run = folder_.path("run"), how = cat("sample --checkpoint ", run, " --out ", run, "/samples.png");
+  expect(train("shapes",
+               "--set model.height=256 --set model.width=256 --set data.validation=0 --set train.steps=1 --set "
+               "train.batch=1"),
+         0, {"step 1/1", "draw some with: ", how});
+  EXPECT_FALSE(fs::exists(run + "/samples.png"));
+  fs::remove_all(run);
+  // Nor is anything drawn when a run is stopped.
+  expect(train("shapes", cat("--set train.steps=100000000 2>&1 & for i in $(seq 300); do [ -s ", run,
+                             "/metrics.jsonl ] && break; sleep 0.1; done; kill -INT $!; wait $!")),
+         0, {"stopped at step", "draw some with: ", how, "go on with: "});
+  EXPECT_FALSE(fs::exists(run + "/samples.png"));
 }
 
 TEST_F(DitCommand, RefusesWhatIsNotForItsKind) {
@@ -191,7 +253,8 @@ TEST_F(DitCommand, RefusesWhatIsNotForItsKind) {
   const std::string sample = cat("sample --checkpoint ", folder_.path("run"), " ");
   expect(sample + "--prompt hello", 2, {"--prompt is for a GPT", "holds a DiT"});
   expect(sample + "--guidance 1e38", 2, {"the numbers that were drawn are not finite: lower --guidance 1e+38"});
-  expect(sample + "--classes 7", 2, {"--classes 7 is not known: this model has 0 to 3, and -1 for none"});
+  expect(sample + "--classes 7", 2,
+         {"--classes '7' is not known: this model has 0 to 3 (circle, cross,", "), and -1 for none"});
   expect(sample + "--steps 0", 2, {"steps 0 must be 1 to 1000"});
   expect(sample + "--out a.jpg", 2, {"must end in .png"});
   expect(sample + "--count 0", 2, {"--count 0 must be 1 to 1000000"});
@@ -208,6 +271,7 @@ TEST_F(DitCommand, RefusesWhatIsNotForItsKind) {
   fs::remove_all(folder_.path("run"));
   expect(train("shapes", "--set data.class_dropout=0"), 0, {"step 3/3"});
   expect(sample + "--guidance 2", 2, {"was never trained without a class"});
+  expect(sample + "--classes 0,-1", 2, {"--classes -1 cannot be: this model was never trained without a class"});
   expect(cat("export --checkpoint ", folder_.path("run"), " --out ", folder_.path("exported")), 0, {"config.json"});
   expect(cat("sample --checkpoint ", folder_.path("exported"), " --guidance 2"), 2,
          {"was never trained without a class"});

@@ -29,7 +29,6 @@ MappedFile::MappedFile(const std::filesystem::path& path) {
   close(handle);
   if (failed) throw_file_error(path.string(), failed, code);
   size_ = static_cast<size_t>(status.st_size);
-  time_ns_ = int64_t{status.st_mtim.tv_sec} * 1'000'000'000 + status.st_mtim.tv_nsec;
 }
 
 MappedFile::~MappedFile() {

@@ -11,6 +11,7 @@ namespace startrail {
 namespace {
 
 constexpr int kGradientTag = (1 << 20) + 1, kWeightTag = (1 << 20) + 2;
+constexpr int64_t kNormStep = 1 << 18;  // squares in float64 at a time
 
 }  // namespace
 
@@ -85,8 +86,9 @@ double ShardedAdamW::step(double learning_rate, double scale) {
   const at::NoGradGuard no_grad;
   at::Tensor gradient = sum_gradients();
   if (scale != 1) gradient.mul_(scale);
-  double square = 0;
-  for (double part : world_->all_gather(gradient.square().sum(at::kDouble).item<double>())) square += part;
+  double own = 0, square = 0;
+  for (const at::Tensor& part : gradient.split(kNormStep)) own += part.to(at::kDouble).square_().sum().item<double>();
+  for (double part : world_->all_gather(own)) square += part;
   const double norm = std::sqrt(square);
   if (std::isfinite(norm)) {
     if (options_.clip > 0 && norm > options_.clip) gradient.mul_(options_.clip / norm);

@@ -5,6 +5,7 @@
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <cmath>
+#include <optional>
 
 #include "startrail/base/error.h"
 #include "startrail/train/data/shuffle.h"
@@ -24,25 +25,36 @@ struct Batch {
 Recogniser::Recogniser(const Pictures& pictures, const PictureShape& shape, int64_t held_out, int64_t steps,
                        uint64_t seed, bool skip_bad) {
   if (shape.frames != 1) throw UserError("only pictures are recognised, not videos");
-  const int64_t count = pictures.count(), training = count - held_out;
+  const int64_t count = pictures.count();
+  int64_t training = count - held_out;
   if (training < 1 || held_out < 1)
     throw UserError(cat("the ", count, " pictures are too few to train on some and judge by ", held_out, " others"));
-  const auto read = [&](bool held, int64_t first, int64_t many) {
+  // Nothing when none of the pictures can be read.
+  const auto read = [&](bool held, int64_t first, int64_t many) -> std::optional<Batch> {
     std::vector<at::Tensor> rows;
     std::vector<int64_t> labels;
     for (int64_t i = first; i < first + many; ++i) {
       const int64_t index = shuffled(held ? training + i : i % training, count, seed, 0);
+      if (skipped_.contains(index)) continue;
       try {
         rows.push_back(pictures.read(index, {0, 1, 0, shape.height}).squeeze(1));
-      } catch (const UserError&) {
+      } catch (const UserError& error) {
         if (!skip_bad) throw;
+        skipped_.emplace(index, error.what());
         continue;
       }
       labels.push_back(pictures.label(index));
     }
-    if (rows.empty()) throw UserError("no picture of a batch can be read");
+    if (rows.empty()) return std::nullopt;
     return Batch{at::stack(rows), at::tensor(labels, at::kLong)};
   };
+  const auto need = [&](bool enough) {
+    if (!enough)
+      throw UserError(cat("too few pictures can be read to train on some and judge by others; the first error: ",
+                          skipped_.begin()->second));
+  };
+  // The first one held out can be read, so that there is something to judge by.
+  for (; !read(true, 0, 1); ++held_out) need(--training > 0);
 
   const auto generator = at::make_generator<at::CPUGeneratorImpl>(seed);
   const auto add = [&](std::vector<int64_t> sizes, int64_t inputs) {
@@ -64,9 +76,12 @@ Recogniser::Recogniser(const Pictures& pictures, const PictureShape& shape, int6
     squares.push_back(at::zeros_like(weight));
     counts.push_back(at::zeros({}, at::kFloat));
   }
+  bool learned = steps == 0;
   for (int64_t step = 0; step < steps; ++step) {
-    const Batch batch = read(false, step * kBatch, kBatch);
-    const at::Tensor loss = at::cross_entropy_loss(scores(batch.pictures), batch.labels);
+    const auto batch = read(false, step * kBatch, kBatch);
+    if (!batch) continue;
+    learned = true;
+    const at::Tensor loss = at::cross_entropy_loss(scores(batch->pictures), batch->labels);
     const auto gradients = torch::autograd::grad({loss}, weights_);
     const at::NoGradGuard no_grad;
     for (at::Tensor& done : counts) done.add_(1);
@@ -75,11 +90,13 @@ Recogniser::Recogniser(const Pictures& pictures, const PictureShape& shape, int6
     for (const at::Tensor& weight : weights_) values.push_back(weight.detach());
     at::_fused_adamw_(values, gradients, means, squares, {}, counts, rate, 0.9, 0.999, 1e-4, 1e-8, false, false);
   }
+  need(learned);
   int64_t right = 0, judged = 0;
   for (int64_t first = 0; first < held_out; first += kBatch) {
-    const Batch batch = read(true, first, std::min(kBatch, held_out - first));
-    judged += batch.labels.size(0);
-    right += (classes_of(batch.pictures) == batch.labels).sum().item<int64_t>();
+    const auto batch = read(true, first, std::min(kBatch, held_out - first));
+    if (!batch) continue;
+    judged += batch->labels.size(0);
+    right += (classes_of(batch->pictures) == batch->labels).sum().item<int64_t>();
   }
   accuracy_ = static_cast<double>(right) / static_cast<double>(judged);
 }

@@ -1,6 +1,6 @@
 // Tensors in a safetensors file, as Hugging Face writes them: an 8-byte length, a JSON header, the raw numbers.
-// Used for weights, checkpoints and latents. Reading maps the file, so a tensor costs memory only when it is touched;
-// writing can be shared by ranks that each hold a part.
+// Used for weights, checkpoints and latents. Reading weights maps the file, so a tensor costs memory only when it is
+// touched; writing can be shared by ranks that each hold a part.
 #pragma once
 
 #include <filesystem>
@@ -31,16 +31,24 @@ void write_text(const std::filesystem::path& file, const std::string& text);
 // Flushes a folder's entries to disk.
 void sync_folder(const std::filesystem::path& folder);
 
+struct TensorPlace {
+  at::ScalarType type;
+  std::vector<int64_t> shape;
+  int64_t offset;  // where it begins in the file, in bytes
+};
+
+// Reads the header only. UserError, naming the file and what is wrong, when it is truncated or not of this format.
+std::map<std::string, TensorPlace> list_tensors(const std::filesystem::path& file);
+
 struct TensorFile {
   std::filesystem::path file;
   std::map<std::string, at::Tensor> tensors;  // views of the mapped file: read only, alive as long as any of them is
-  std::map<std::string, int64_t> offsets;     // where each begins in the file, in bytes
 
   // UserError naming the file when it is not there.
   const at::Tensor& at(const std::string& name) const;
 };
 
-// UserError, naming the file and what is wrong, when it is truncated or not of this format.
+// UserError as above.
 TensorFile read_tensors(const std::filesystem::path& file);
 
 // XXH3 of bytes [begin, end) of a file.

@@ -160,6 +160,10 @@ TEST(TensorFile, RefusesBrokenHeaders) {
   for (const char* garbage : {"", "garbage!", "{\"w\": ", "[1]", "7", R"({"w": 1})", R"({"w": {"dtype": "F32"}})",
                               R"({"w": {"dtype": 3, "shape": [], "data_offsets": [0, 4]}})"})
     EXPECT_TRUE(refusal(raw(garbage, 4)).starts_with("its header cannot be read (")) << refusal(raw(garbage, 4));
+  // What is shown is printable, whatever the bytes are.
+  EXPECT_EQ(refusal(raw("\x80\xff{\x1b[31m", 4)), "its header cannot be read (it is no JSON object)");
+  EXPECT_EQ(refusal(raw("{\"w\\u001bx\u00e9y\": 1}", 4)),
+            "its header cannot be read (tensor 'w?x??y' needs a dtype, a shape and two data_offsets)");
 }
 
 TEST(TensorFile, RefusesTensorsThatDisagreeWithTheirBytes) {
@@ -169,9 +173,26 @@ TEST(TensorFile, RefusesTensorsThatDisagreeWithTheirBytes) {
   EXPECT_EQ(refusal(raw(entry("F32", "[2]", "[4, 12]"), 8)), "tensor 'w' ends at byte 12 of 8");
   EXPECT_NE(refusal(raw(entry("F32", "[2]", "[8, 0]"), 8)).find("where its shape needs 8"), std::string::npos);
   EXPECT_NE(refusal(raw(entry("F32", "[2]", "[0]"), 8)).find("its header cannot be read"), std::string::npos);
+  for (const char* shape : {"[2.7]", "[2.0]", "[true, 2]", "[2, null]"})
+    EXPECT_EQ(refusal(raw(entry("F32", shape, "[0, 8]"), 8)), "tensor 'w' has other than whole numbers as its shape");
+  EXPECT_EQ(refusal(raw(entry("F32", "[2]", "[0, 8.5]"), 8)),
+            "tensor 'w' has other than whole numbers as its data_offsets");
   // Shapes whose sizes overflow to the right number of bytes.
   for (const char* shape : {"[-2]", "[-1, -2]", "[3]", "[4294967296, 4294967296, 2]", "[2, 4611686018427387905]"})
     EXPECT_EQ(refusal(raw(entry("F32", shape, "[0, 8]"), 8)), "tensor 'w' has a shape larger than the file") << shape;
+}
+
+TEST(TensorFile, RefusesTensorsThatOverlap) {
+  const auto two = [](const char* first, const char* second) {
+    return raw(cat(R"({"v": {"dtype": "F32", "shape": [2], "data_offsets": )", first,
+                   R"(}, "e": {"dtype": "F32", "shape": [0], "data_offsets": [4, 4])",
+                   R"(}, "w": {"dtype": "F32", "shape": [2], "data_offsets": )", second, "}}"),
+               16);
+  };
+  EXPECT_EQ(refusal(two("[0, 8]", "[8, 16]")), "no error");  // 'e' has no bytes, so it may lie anywhere
+  EXPECT_EQ(refusal(two("[8, 16]", "[0, 8]")), "no error");
+  EXPECT_EQ(refusal(two("[4, 12]", "[8, 16]")), "tensors 'v' and 'w' overlap");
+  EXPECT_EQ(refusal(two("[8, 16]", "[8, 16]")), "tensors 'v' and 'w' overlap");
 }
 
 TEST(TensorFile, ChecksumsAreThoseOfTheBytes) {

@@ -190,7 +190,11 @@ DataFiles find_single(const fs::path& path) {
 }  // namespace
 
 bool is_output(const fs::path& folder) {
-  const auto holds = [&](const char* name) { return fs::exists(folder / name); };
+  // What may not be looked at is not there; that the folder cannot be read is said by whoever lists it.
+  const auto holds = [&](const char* name) {
+    std::error_code none;
+    return fs::exists(folder / name, none);
+  };
   return holds("training.json") || holds("model.safetensors") || holds("diffusion_pytorch_model.safetensors") ||
          (holds("metrics.jsonl") && holds("config.toml"));
 }

@@ -169,11 +169,25 @@ class PngRows : public ImageRows {
       });
     }
     next_ = row + 1;
-    return out;
+    return is_palette() ? to_colours(out) : out;
   }
 
  private:
-  int64_t row_bytes() const { return header_.width * header_.channels; }
+  bool is_palette() const { return colours_ == PNG_COLOR_TYPE_PALETTE; }
+  int64_t row_bytes() const { return header_.width * (is_palette() ? 1 : header_.channels); }  // as libpng gives them
+
+  // By hand: libpng makes an index beyond the palette black and says nothing.
+  const uint8_t* to_colours(const uint8_t* indices) {
+    png_colorp palette = nullptr;
+    int count = 0;
+    png_get_PLTE(handle_.png, handle_.info, &palette, &count);
+    row_.resize(static_cast<size_t>(header_.width * header_.channels));
+    for (int64_t x = 0; x < header_.width; ++x) {
+      if (indices[x] >= count) input_.fail_damaged("a pixel's colour is not in its palette");
+      std::memcpy(row_.data() + 3 * x, &palette[indices[x]], 3);
+    }
+    return row_.data();
+  }
 
   // Of every chunk, from the file's bytes: libpng compares a checksum only when it has read all of a chunk, which may
   // lie behind the last row asked for.
@@ -205,7 +219,7 @@ class PngRows : public ImageRows {
   void start() {
     check_sums();
     run([&] {
-      if (colours_ == PNG_COLOR_TYPE_PALETTE) png_set_palette_to_rgb(handle_.png);
+      if (is_palette()) png_set_packing(handle_.png);  // an index a byte
       if (colours_ == PNG_COLOR_TYPE_GRAY) png_set_expand_gray_1_2_4_to_8(handle_.png);
       png_set_scale_16(handle_.png);
       png_set_interlace_handling(handle_.png);
@@ -240,7 +254,8 @@ class PngRows : public ImageRows {
   int colours_ = 0;
   bool interlaced_ = false;
   int64_t next_ = 0;
-  std::vector<uint8_t> pixels_;  // a row, or all of an interlaced picture
+  std::vector<uint8_t> pixels_;  // a row, or all of an interlaced picture; indices when it has a palette
+  std::vector<uint8_t> row_;     // the colours of a row of indices
 };
 
 // libjpeg's state, and the way its errors take.

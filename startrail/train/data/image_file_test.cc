@@ -181,6 +181,18 @@ TEST(ImageFile, RefusesTransparencyAndCmyk) {
   }
 }
 
+TEST(ImageFile, RefusesColoursThatAreNotInThePalette) {
+  const TempFolder folder;
+  const std::string file = folder.path("a.png");
+  for (const bool interlaced : {false, true})
+    for (const int depth : {2, 4, 8}) {
+      write_test_png(
+          file, {.depth = depth, .colours = PNG_COLOR_TYPE_PALETTE, .interlaced = interlaced, .largest_palette = 3});
+      EXPECT_EQ(refusal(file),
+                "is damaged or truncated (a pixel's colour is not in its palette): replace or remove it");
+    }
+}
+
 TEST(ImageFile, RefusesWhatIsNotOfItsFormat) {
   const TempFolder folder;
   EXPECT_EQ(refusal(folder.path("none.png")), "cannot be opened: No such file or directory");

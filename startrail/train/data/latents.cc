@@ -2,12 +2,13 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 
 #include "startrail/base/error.h"
+#include "startrail/train/data/file_pool.h"
 #include "startrail/train/data/npy.h"
-#include "startrail/train/mapped_file.h"
 #include "startrail/train/tensor_file.h"
 
 namespace startrail {
@@ -68,23 +69,24 @@ std::string latent_name(const std::filesystem::path& file, const Latent& latent)
 std::vector<Latent> list_latents(const std::filesystem::path& file, PictureKind kind, const PictureShape& shape) {
   std::vector<Latent> latents;
   if (kind == PictureKind::npy) {
-    const MappedFile mapped(file);
-    const NpyHeader header = parse_npy({mapped.data(), mapped.size()}, file.string());
+    const OpenFile opened(file.string());
+    const auto size = static_cast<size_t>(opened.state().bytes);
+    std::string start(std::min(size, kLargestNpyHeader + 12), '\0');
+    start.resize(opened.read(0, start.data(), start.size()));
+    const NpyHeader header = parse_npy(start, size, file.string());
     latents.push_back(make_latent(file, {"", header.type, header.offset, {}}, header.shape, shape));
     return latents;
   }
-  const TensorFile opened = read_tensors(file);
-  for (const auto& [name, tensor] : opened.tensors)
-    latents.push_back(
-        make_latent(file, {name, tensor.scalar_type(), opened.offsets.at(name), {}}, tensor.sizes().vec(), shape));
+  for (const auto& [name, place] : list_tensors(file))
+    latents.push_back(make_latent(file, {name, place.type, place.offset, {}}, place.shape, shape));
   if (latents.empty()) throw UserError(cat(file.string(), " holds no tensors: replace or remove it"));
   return latents;
 }
 
 at::Tensor read_latent(const LatentPlace& place, const PictureShape& shape, const PictureBand& band, double scale) {
   const Latent& latent = place.latent;
-  const MappedFile file(place.file);
-  if (static_cast<int64_t>(file.size()) != place.bytes || file.time_ns() != place.time_ns)
+  const OpenFile file(place.file.string());
+  if (const auto [bytes, time_ns] = file.state(); bytes != place.bytes || time_ns != place.time_ns)
     throw UserError(cat(place.file.string(), " changed while in use: restore it or start again"));
   const auto [channels, all_frames, all_rows, all_columns] = latent.extents;
   const int64_t frame = band.first_frame + (all_frames - shape.frames) / 2;
@@ -94,13 +96,17 @@ at::Tensor read_latent(const LatentPlace& place, const PictureShape& shape, cons
   at::Tensor result = at::empty({channels, frames, rows, shape.width});
   const auto number = static_cast<int64_t>(c10::elementSize(latent.type));
   auto* out = result.mutable_data_ptr<float>();
+  // The rows of one channel and frame, with what lies between them when the columns are cropped.
+  std::vector<char> part(rows == 0 ? 0 : static_cast<size_t>(((rows - 1) * all_columns + shape.width) * number));
   bool fit = true;
   for (int64_t c = 0; c < channels; ++c)
-    for (int64_t t = 0; t < frames; ++t)
-      for (int64_t y = 0; y < rows; ++y, out += shape.width) {
-        const int64_t from = ((c * all_frames + frame + t) * all_rows + row + y) * all_columns + column;
-        fit &= convert(latent.type, file.data() + latent.offset + from * number, shape.width, scale, out);
-      }
+    for (int64_t t = 0; t < frames; ++t) {
+      const int64_t from = ((c * all_frames + frame + t) * all_rows + row) * all_columns + column;
+      if (file.read(latent.offset + from * number, part.data(), part.size()) != part.size())
+        throw UserError(cat(place.file.string(), " shrank while it was read: restore it or start again"));
+      for (int64_t y = 0; y < rows; ++y, out += shape.width)
+        fit &= convert(latent.type, part.data() + y * all_columns * number, shape.width, scale, out);
+    }
   if (!fit)
     throw UserError(cat(latent_name(place.file, latent),
                         " holds numbers that are NaN or beyond a million (times data.scale): repair or remove it"));

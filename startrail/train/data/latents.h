@@ -1,5 +1,5 @@
 // Latents on disk: what an encoder made of pictures or videos, as float arrays in .npy and .safetensors files. Used by
-// pictures.cc. Files are mapped and only the numbers asked for are touched.
+// pictures.cc. Of a file only the rows asked for are read.
 #pragma once
 
 #include <array>
@@ -37,8 +37,8 @@ struct LatentPlace {
   int64_t bytes, time_ns;  // of the file when it was listed
 };
 
-// The band of the latent's middle, [channels, frames, rows, width] float32. UserError when the file changed since, or
-// when a number is NaN or beyond a million after it was multiplied by `scale`.
+// The band of the latent's middle, [channels, frames, rows, width] float32. UserError when the file changed since or
+// shrinks meanwhile, or when a number is NaN or beyond a million after it was multiplied by `scale`.
 at::Tensor read_latent(const LatentPlace& place, const PictureShape& shape, const PictureBand& band, double scale);
 
 }  // namespace startrail

@@ -3,10 +3,12 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cmath>
 #include <limits>
 
 #include "startrail/base/testing.h"
+#include "startrail/base/threads.h"
 #include "startrail/train/data/picture_testing.h"
 #include "startrail/train/tensor_file.h"
 
@@ -160,6 +162,24 @@ TEST(Latents, RefusesOrSkipsDamagedFiles) {
   EXPECT_EQ(open_pictures(options)->skipped().size(), 3u);
 }
 
+TEST(Latents, AreTheDataWhenTheyAreMoreThanThePictures) {
+  const TempFolder folder;
+  const PictureShape shape{4, 1, 6, 8};
+  for (int i = 0; i < 3; ++i) write_npy(folder, cat(i, ".npy"), numbers({4, 6, 8}));
+  const std::string preview = folder.path("preview.png");  // larger than all of them
+  write_test_png(preview, {.width = 300, .height = 300, .depth = 16});
+  ASSERT_GT(fs::file_size(preview), 3 * fs::file_size(folder.path("0.npy")));
+  EXPECT_EQ(refusal(folder.path(), shape), cat(preview, " is a picture, but most of ", folder.path(),
+                                               " are latents: give a folder that has only one of them"));
+}
+
+TEST(Latents, EmptyFilesAreNamed) {
+  const TempFolder npy, tensors;
+  const std::string a = npy.write("a.npy", ""), b = tensors.write("b.safetensors", "");
+  EXPECT_EQ(refusal(npy.path(), {4, 1, 6, 8}), a + " is empty: replace or remove it");
+  EXPECT_EQ(refusal(tensors.path(), {4, 1, 6, 8}), b + " is not a whole safetensors file: it has only 0 bytes");
+}
+
 TEST(Latents, NumbersThatAreNoneAreFoundWhenRead) {
   const TempFolder folder;
   const PictureShape shape{1, 1, 3, 3};
@@ -191,6 +211,33 @@ TEST(Latents, AChangedFileIsNotReadWithOldOffsets) {
   EXPECT_EQ(error_of([&] { read(*set, 0, shape); }), file + " changed while in use: restore it or start again");
   fs::remove(file);
   EXPECT_EQ(error_of([&] { read(*set, 0, shape); }), file + " cannot be opened: No such file or directory");
+}
+
+// With a mapped file this ends the process.
+TEST(Latents, AFileMayShrinkWhileItIsRead) {
+  const TempFolder folder;
+  const PictureShape shape{4, 1, 256, 256};
+  const std::string file = write_npy(folder, "a.npy", numbers({4, 256, 256}));
+  const auto set = open_pictures(options_for(folder.path(), shape));
+  const auto size = fs::file_size(file);
+  const auto time = fs::last_write_time(file);
+  std::atomic<bool> done = false;
+  run_threads(2, [&](int thread) {
+    if (thread == 0) {
+      for (int i = 0; i < 500; ++i) {
+        const std::string error = error_of([&] { read(*set, 0, shape); });
+        EXPECT_TRUE(error == "no error" || error.starts_with(file + " changed while in use: ") ||
+                    error.starts_with(file + " shrank while it was read: "))
+            << error;
+      }
+      done = true;
+    }
+    while (!done) {
+      fs::resize_file(file, 200);
+      fs::resize_file(file, size);
+      fs::last_write_time(file, time);
+    }
+  });
 }
 
 TEST(Latents, TheFingerprintKnowsTheScale) {

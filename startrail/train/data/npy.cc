@@ -83,19 +83,20 @@ class Dictionary {
 
 }  // namespace
 
-NpyHeader parse_npy(std::string_view bytes, const std::string& name) {
+NpyHeader parse_npy(std::string_view start, size_t size, const std::string& name) {
   const auto fail = [&](const auto&... what) { throw UserError(cat(name, " ", what...)); };
-  if (bytes.empty()) fail("is empty: replace or remove it");
-  if (!bytes.starts_with("\x93NUMPY")) fail("is not a .npy file despite its name: replace or remove it");
-  const auto byte = [&](size_t i) { return i < bytes.size() ? static_cast<unsigned char>(bytes[i]) : size_t{0}; };
+  if (size == 0) fail("is empty: replace or remove it");
+  if (!start.starts_with("\x93NUMPY")) fail("is not a .npy file despite its name: replace or remove it");
+  const auto byte = [&](size_t i) { return i < start.size() ? static_cast<unsigned char>(start[i]) : size_t{0}; };
   const size_t version = byte(6), begin = version == 1 ? 10 : 12;
-  if (bytes.size() < begin) fail("is truncated: it has only ", bytes.size(), " bytes");
+  if (start.size() < begin) fail("is truncated: it has only ", start.size(), " bytes");
   if (version < 1 || version > 3) fail("has version ", version, " of the .npy format: versions 1 to 3 are read");
   const size_t length = byte(8) | byte(9) << 8 | (version == 1 ? 0 : byte(10) << 16 | byte(11) << 24);
-  if (length > bytes.size() - begin)
-    fail("is truncated: its header says ", length, " bytes, but the file has ", bytes.size());
+  if (length > kLargestNpyHeader && length <= size - begin)
+    fail("has a header of ", length, " bytes: up to ", kLargestNpyHeader, " are read; save it again with numpy.save");
+  if (length > start.size() - begin) fail("is truncated: its header says ", length, " bytes, but the file has ", size);
   Dictionary entries;
-  if (!entries.read(bytes.substr(begin, length))) fail("has a header that cannot be read: replace or remove it");
+  if (!entries.read(start.substr(begin, length))) fail("has a header that cannot be read: replace or remove it");
   NpyHeader header;
   header.shape = *entries.shape;
   header.offset = static_cast<int64_t>(begin + length);
@@ -108,7 +109,7 @@ NpyHeader parse_npy(std::string_view bytes, const std::string& name) {
   else
     fail("holds numbers of type ", *entries.descr, ": latents are <f2, <f4 or <f8");
   if (*entries.fortran_order) fail("is in Fortran order: save numpy.ascontiguousarray of it");
-  const size_t available = bytes.size() - begin - length;
+  const size_t available = size - begin - length;
   size_t needed = c10::elementSize(header.type);
   for (const int64_t extent : header.shape) {
     if (extent == 0) fail("has the empty shape (", join(header.shape), "): replace or remove it");

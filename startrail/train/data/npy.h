@@ -16,8 +16,11 @@ struct NpyHeader {
   int64_t offset = 0;  // of the first number, in bytes
 };
 
-// Of a file's `bytes`; `name` is its name in messages. Versions 1 to 3. UserError when it is empty, not of this format,
-// of a type other than little-endian floats, in Fortran order, or longer or shorter than its header says.
-NpyHeader parse_npy(std::string_view bytes, const std::string& name);
+constexpr size_t kLargestNpyHeader = 10'000;  // bytes; numpy's own limit
+
+// Of a file of `size` bytes, from its `start`: all of it, or at least 12 bytes more than the largest header. `name` is
+// its name in messages. Versions 1 to 3. UserError when it is empty, not of this format, of a type other than
+// little-endian floats, in Fortran order, or longer or shorter than its header says.
+NpyHeader parse_npy(std::string_view start, size_t size, const std::string& name);
 
 }  // namespace startrail

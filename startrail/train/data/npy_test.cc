@@ -10,8 +10,10 @@ namespace {
 
 const std::string kNumbers(24, '\0');
 
+NpyHeader parse(const std::string& bytes) { return parse_npy(bytes, bytes.size(), "x.npy"); }
+
 std::string refusal(const std::string& bytes) {
-  return error_of([&] { parse_npy(bytes, "x.npy"); });
+  return error_of([&] { parse(bytes); });
 }
 
 TEST(Npy, ReadsVersionsAndTypes) {
@@ -20,7 +22,7 @@ TEST(Npy, ReadsVersionsAndTypes) {
          {std::tuple{"<f2", at::kHalf, 2}, {"<f4", at::kFloat, 4}, {"<f8", at::kDouble, 8}}) {
       const std::string file =
           npy_bytes(npy_dictionary(name, "(2, 1, 3)"), std::string(static_cast<size_t>(6 * bytes), '\0'), version);
-      const NpyHeader header = parse_npy(file, "x.npy");
+      const NpyHeader header = parse(file);
       EXPECT_EQ(header.type, type);
       EXPECT_EQ(header.shape, (std::vector<int64_t>{2, 1, 3}));
       EXPECT_EQ(header.offset, static_cast<int64_t>(file.size()) - 6 * bytes);
@@ -31,8 +33,8 @@ TEST(Npy, ReadsDictionariesInOtherClothes) {
   for (const std::string dictionary : {"{\"shape\":(6,),\"fortran_order\":False,\"descr\":\"<f4\"}",
                                        "{'descr':'<f4','shape':(6,),'fortran_order':False,}",
                                        "  { 'fortran_order' : False , 'descr' : '<f4' , 'shape' : ( 6 , ) , } "})
-    EXPECT_EQ(parse_npy(npy_bytes(dictionary, kNumbers), "x.npy").shape, std::vector<int64_t>{6}) << dictionary;
-  EXPECT_EQ(parse_npy(npy_bytes(npy_dictionary("<f4", "()"), "1234"), "x.npy").shape, std::vector<int64_t>{});
+    EXPECT_EQ(parse(npy_bytes(dictionary, kNumbers)).shape, std::vector<int64_t>{6}) << dictionary;
+  EXPECT_EQ(parse(npy_bytes(npy_dictionary("<f4", "()"), "1234")).shape, std::vector<int64_t>{});
 }
 
 TEST(Npy, RefusesWhatItDoesNotRead) {
@@ -61,6 +63,16 @@ TEST(Npy, RefusesWhatItDoesNotRead) {
         "{'descr': '<f4', 'fortran_order': 0, 'shape': (6,)}"})
     EXPECT_EQ(refusal(npy_bytes(dictionary, kNumbers)), "x.npy has a header that cannot be read: replace or remove it")
         << dictionary;
+}
+
+TEST(Npy, NeedsOnlyTheStartOfAFile) {
+  const std::string dictionary = npy_dictionary("<f4", "(6,)"), file = npy_bytes(dictionary, kNumbers);
+  const std::string start = file.substr(0, file.size() - kNumbers.size());
+  EXPECT_EQ(parse_npy(start, file.size(), "x.npy").shape, std::vector<int64_t>{6});
+  EXPECT_EQ(error_of([&] { parse_npy(start.substr(0, 40), file.size(), "x.npy"); }),
+            "x.npy is truncated: its header says 118 bytes, but the file has 152");
+  EXPECT_EQ(refusal(npy_bytes(dictionary + std::string(20'000, ' '), kNumbers)),
+            "x.npy has a header of 20086 bytes: up to 10000 are read; save it again with numpy.save");
 }
 
 TEST(Npy, RefusesEveryTruncation) {

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <cctype>
+#include <cerrno>
+#include <map>
 #include <optional>
 #include <tuple>
 
@@ -15,9 +17,13 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::optional<PictureKind> kind_of(const fs::path& file) {
+std::string ending_of(const fs::path& file) {
   std::string ending = file.extension().string();
   for (char& letter : ending) letter = static_cast<char>(std::tolower(static_cast<unsigned char>(letter)));
+  return ending;
+}
+
+std::optional<PictureKind> kind_of(const std::string& ending) {
   if (ending == ".png") return PictureKind::png;
   if (ending == ".jpg" || ending == ".jpeg") return PictureKind::jpeg;
   if (ending == ".npy") return PictureKind::npy;
@@ -30,21 +36,19 @@ class Walk {
   Walk(const std::string& path, const std::string& without) : without_(without) {
     found_.root = path;
     std::vector<fs::path> folders;
-    for (const fs::directory_entry& entry : fs::directory_iterator(found_.root)) {
-      if (is_hidden(entry)) continue;
-      if (entry.is_directory())  // links too: a set of some of another's classes is often made of them
-        folders.push_back(entry.path());
-      else
-        add_file(entry, "", 0);
-    }
-    std::sort(folders.begin(), folders.end());
+    for (const fs::path& entry : list(found_.root))
+      if (visit(entry, "", 0)) folders.push_back(entry);  // links too: sets of some of another's classes are made so
     const size_t beside = found_.files.size();
     for (const fs::path& folder : folders) add_class(folder);
+    if (!found_.files.empty())  // else no class is to blame
+      for (const fs::path& folder : empty_)
+        found_.problems.push_back(cat("class folder ", folder.string(), " has no pictures: fill or remove it"));
     if (found_.files.size() == beside)
       found_.classes = {"all"};
     else
       leave_out(beside);
     leave_out_strangers();
+    found_.left_out = describe_left_out();
     const auto order = [](const PictureFile& a, const PictureFile& b) {
       return std::tie(a.label, a.name) < std::tie(b.label, b.name);
     };
@@ -54,24 +58,55 @@ class Walk {
   PictureFiles result() && { return std::move(found_); }
 
  private:
-  static bool is_hidden(const fs::directory_entry& entry) { return entry.path().filename().string().starts_with('.'); }
+  // What a folder holds, sorted, without hidden files.
+  std::vector<fs::path> list(const fs::path& folder) {
+    std::vector<fs::path> entries;
+    std::error_code error;
+    if (fs::exists(folder / ".", error))  // not so when it can be listed but what is in it not opened
+      for (fs::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error))
+        if (const std::string name = entry->path().filename().string(); !name.starts_with('.') && name != "Thumbs.db")
+          entries.push_back(entry->path());
+    if (error) add_problem(cat("picture folder ", folder.string()), error.value());
+    std::sort(entries.begin(), entries.end());
+    return entries;
+  }
+
+  void add_problem(const std::string& name, int code) {
+    try {
+      throw_file_error(name, "cannot be read", code);
+    } catch (const UserError& error) {  // a disk that fails is no file's fault
+      found_.problems.push_back(cat(error.what(), ": repair or remove it"));
+    }
+  }
 
   bool is_left_out(const fs::path& folder) {
     std::error_code none;
     const bool output = is_output(folder);
-    found_.outputs += output ? 1 : 0;
+    outputs_ += output ? 1 : 0;
     return output || (!without_.empty() && fs::equivalent(folder, without_, none));
   }
 
+  // Whether it is a link to the root or to a folder that the root lies in.
+  bool leads_back(const fs::path& folder) const {
+    if (!fs::is_symlink(folder)) return false;
+    const fs::path target = fs::canonical(folder), root = fs::canonical(found_.root);
+    return std::mismatch(target.begin(), target.end(), root.begin(), root.end()).first == target.end();
+  }
+
   void add_class(const fs::path& folder) {
+    if (leads_back(folder)) {
+      found_.problems.push_back(
+          cat(folder.string(), " is a link to a folder that it lies in, all of which would be a class: remove it"));
+      return;
+    }
     if (is_left_out(folder)) return;
-    const size_t before = found_.files.size();
+    const size_t files = found_.files.size(), problems = found_.problems.size();
     const std::string name = folder.filename().string();
     const bool left_out = enter(folder, name + "/", static_cast<int64_t>(found_.classes.size()));
-    const bool empty = found_.files.size() == before;
+    const bool empty = found_.files.size() == files;
     if (empty && left_out) return;  // a folder of runs is no class
     found_.classes.push_back(name);
-    if (empty) found_.problems.push_back(cat("class folder ", folder.string(), " has no pictures: fill or remove it"));
+    if (empty && found_.problems.size() == problems) empty_.push_back(folder);
   }
 
   // The first files, which lie beside the classes' folders.
@@ -82,12 +117,11 @@ class Walk {
     found_.files.erase(found_.files.begin(), found_.files.begin() + static_cast<int64_t>(beside));
   }
 
-  // Images among latents, or the other way round: the kind that has fewer bytes.
+  // Images among latents, or the other way round. By the number of files: one preview may be larger than all latents.
   void leave_out_strangers() {
     auto& files = found_.files;
-    int64_t difference = 0;
-    for (const PictureFile& file : files) difference += is_latent(file.kind) ? file.bytes : -file.bytes;
-    const bool expected = difference > 0;
+    const auto latents = std::count_if(files.begin(), files.end(), [](auto& file) { return is_latent(file.kind); });
+    const bool expected = 2 * static_cast<size_t>(latents) > files.size();
     for (const PictureFile& file : files)
       if (is_latent(file.kind) != expected)
         found_.problems.push_back(cat(path_of(file), " is ", expected ? "a picture" : "a latent", ", but most of ",
@@ -101,33 +135,62 @@ class Walk {
   // Adds the files of a folder and those below it. Returns whether a folder was left out.
   bool enter(const fs::path& folder, const std::string& prefix, int64_t label) {
     bool left_out = false;
-    for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
-      if (is_hidden(entry)) continue;
-      if (!entry.is_directory())
-        add_file(entry, prefix, label);
-      else if (entry.is_symlink())  // may lead back to where we are
-        continue;
-      else if (is_left_out(entry.path()))
+    for (const fs::path& entry : list(folder)) {
+      if (!visit(entry, prefix, label)) continue;
+      if (fs::is_symlink(entry))  // may lead back to where we are
+        ++linked_;
+      else if (is_left_out(entry))
         left_out = true;
       else
-        left_out |= enter(entry.path(), prefix + entry.path().filename().string() + "/", label);
+        left_out |= enter(entry, prefix + entry.filename().string() + "/", label);
     }
     return left_out;
   }
 
-  void add_file(const fs::directory_entry& entry, const std::string& prefix, int64_t label) {
-    const auto kind = kind_of(entry.path());
-    if (!kind) return;
+  // Whether it is a folder. If not, adds it or counts it as left out.
+  bool visit(const fs::path& entry, const std::string& prefix, int64_t label) {
+    const std::string ending = ending_of(entry);
+    const auto kind = kind_of(ending);
     struct stat status {};
-    const bool there = stat(entry.path().c_str(), &status) == 0;  // else a broken link: opening it gives the error
-    if (there && !S_ISREG(status.st_mode)) return;
-    PictureFile file{prefix + entry.path().filename().string(), label, *kind, status.st_size,
-                     int64_t{status.st_mtim.tv_sec} * 1'000'000'000 + status.st_mtim.tv_nsec};
-    found_.files.push_back(std::move(file));
+    const bool there = stat(entry.c_str(), &status) == 0;
+    if (there && S_ISDIR(status.st_mode)) return true;
+    if (!there && !kind)  // perhaps a link to a class that is gone
+      add_problem(entry.string(), errno);
+    else if (there && !S_ISREG(status.st_mode))
+      ++special_;
+    else if (!kind)
+      ++others_[ending.empty() ? "without an ending" : ending];
+    else  // also when it is not there: opening it gives the error
+      found_.files.push_back({prefix + entry.filename().string(), label, *kind, status.st_size,
+                              int64_t{status.st_mtim.tv_sec} * 1'000'000'000 + status.st_mtim.tv_nsec});
+    return false;
+  }
+
+  std::string describe_left_out() const {
+    constexpr size_t kShown = 4;
+    std::vector<std::pair<int64_t, std::string>> kinds;
+    for (const auto& [kind, count] : others_) kinds.emplace_back(-count, kind);
+    std::sort(kinds.begin(), kinds.end());  // the most first
+    std::vector<std::string> parts;
+    int64_t more = 0;
+    for (const auto& [negative, kind] : kinds)
+      if (parts.size() < kShown)
+        parts.push_back(cat(counted(-negative), " ", kind));
+      else
+        more -= negative;
+    if (more > 0) parts.push_back(cat(counted(more), " of other kinds"));
+    if (special_ > 0) parts.push_back(plural(special_, "special file"));
+    if (linked_ > 0) parts.push_back(plural(linked_, "linked folder"));
+    if (outputs_ > 0) parts.push_back(cat(outputs_, outputs_ == 1 ? " run or model" : " runs or models"));
+    return join(parts);
   }
 
   PictureFiles found_;
   fs::path without_;
+  std::vector<fs::path> empty_;            // classes without pictures
+  std::map<std::string, int64_t> others_;  // files of other kinds, by their endings
+  int64_t special_ = 0;                    // pipes, sockets and devices
+  int64_t linked_ = 0, outputs_ = 0;       // folders
 };
 
 }  // namespace

@@ -24,13 +24,14 @@ struct PictureFiles {
   std::filesystem::path root;
   std::vector<std::string> classes;   // sorted
   std::vector<PictureFile> files;     // sorted by class, then by name; all images or all latents
-  std::vector<std::string> problems;  // a sentence for each file or folder left out because it does not belong
-  int64_t outputs = 0;                // folders left out because training wrote them
+  std::vector<std::string> problems;  // a sentence for each file or folder left out because something is wrong with it
+  std::string left_out;  // what is no picture: "20 .webp, 1 linked folder, 2 runs or models"; "" for nothing
 };
 
-// `without` is a folder below that is left out, or "". Problems are subfolders without pictures, pictures beside
-// subfolders that have some, and images among latents or the other way round. UserError when the path is no folder or
-// cannot be read. There may be no files.
+// `without` is a folder below that is left out, or "". Problems are subfolders without pictures (when there are some
+// elsewhere), pictures beside subfolders that have some, images among latents or the other way round, whichever are
+// fewer, what cannot be looked at, and links back to the path. UserError when the path is no folder. There may be no
+// files.
 PictureFiles find_pictures(const std::string& path, const std::string& without);
 
 }  // namespace startrail

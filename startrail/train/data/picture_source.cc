@@ -1,5 +1,8 @@
 #include "startrail/train/data/picture_source.h"
 
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
 #include <ATen/ATen.h>
 #include <algorithm>
 #include <cmath>
@@ -11,7 +14,7 @@
 namespace startrail {
 namespace {
 
-constexpr uint64_t kSplit = 0x73706c6974;  // which pictures are held out must not depend on a run's seed
+constexpr uint64_t kSplit = 0x73706c6974;  // what is held out, and its noise, must not depend on a run's seed
 
 // What is drawn for a picture.
 enum Draw : uint64_t { kLevel, kLevelToo, kClass, kNoise };  // a normal number takes two
@@ -20,6 +23,20 @@ enum Draw : uint64_t { kLevel, kLevelToo, kClass, kNoise };  // a normal number 
 double level_of(const std::string& times, uint64_t key) {
   if (times == "uniform") return uniform(key, kLevel);
   return 1 / (1 + std::exp(-normal(key, kLevel)));
+}
+
+// By their names' hashes: a picture that comes or goes does not move others between training and validation, but for
+// the one that keeps the share.
+std::vector<int64_t> order_of_names(const Pictures& pictures) {
+  std::vector<std::pair<uint64_t, int64_t>> hashes;
+  for (int64_t i = 0; i < pictures.count(); ++i) {
+    const std::string name = pictures.name_inside(i);
+    hashes.emplace_back(XXH3_64bits(name.data(), name.size()), i);
+  }
+  std::sort(hashes.begin(), hashes.end());
+  std::vector<int64_t> order;
+  for (const auto& [hash, index] : hashes) order.push_back(index);
+  return order;
 }
 
 }  // namespace
@@ -37,6 +54,7 @@ PictureSource::PictureSource(std::shared_ptr<const Pictures> pictures, std::shar
     validation_ = static_cast<int64_t>(options.validation * static_cast<double>(training_));
     if (options.validation > 0 && training_ > 1) validation_ = std::max<int64_t>(1, validation_);
     training_ -= validation_;
+    order_ = order_of_names(*pictures_);
   }
   if (training_ < 1) throw UserError("no picture is left for training: lower data.validation");
   const auto classes = static_cast<int64_t>(pictures_->classes().size());
@@ -55,17 +73,15 @@ int64_t PictureSource::validation_count() const {
 
 // With the split, which decides what is trained on and in which order.
 std::string PictureSource::fingerprint() const {
-  return cat(pictures_->fingerprint(), "/", training_, "+",
+  return cat(pictures_->fingerprint(), "/by name ", training_, "+",
              held_out_ ? held_out_->fingerprint() : std::to_string(validation_));
 }
 
 PictureSource::Part PictureSource::part(bool held_out) const {
-  if (held_out_ && held_out) return {*held_out_, validation_, 0, true, pictures_->count()};
-  return {*pictures_, held_out ? validation_ : training_, held_out ? training_ : 0, held_out_ != nullptr, 0};
-}
-
-int64_t PictureSource::Part::index_of(int64_t place) const {
-  return whole ? place : shuffled(first + place, set.count(), kSplit, 0);
+  if (held_out_)
+    return {held_out ? *held_out_ : *pictures_, held_out ? validation_ : training_, nullptr,
+            held_out ? pictures_->count() : 0};
+  return {*pictures_, held_out ? validation_ : training_, order_.data() + (held_out ? training_ : 0), 0};
 }
 
 std::string PictureSource::describe() const {

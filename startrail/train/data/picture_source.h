@@ -47,10 +47,10 @@ class PictureSource : public Source {
   // The pictures held out, or those for training: how many, and which of its set each is.
   struct Part {
     const Pictures& set;
-    int64_t count = 0, first = 0;
-    bool whole = false;  // the part is all of the set
-    int64_t offset = 0;  // in bad_
-    int64_t index_of(int64_t place) const;
+    int64_t count = 0;
+    const int64_t* indices = nullptr;  // of its pictures; null: it is all of the set
+    int64_t offset = 0;                // in bad_
+    int64_t index_of(int64_t place) const { return indices ? indices[place] : place; }
   };
   Part part(bool held_out) const;
   std::optional<Example> example(const Part& part, std::vector<Picture> pictures, Order layout, Group& group) const;
@@ -61,6 +61,7 @@ class PictureSource : public Source {
   DitConfig model_;
   PictureSourceOptions options_;
   int64_t training_ = 0, validation_ = 0;  // pictures
+  std::vector<int64_t> order_;             // of pictures_, when some are held out: those for training, then the others
   mutable std::mutex mutex_;
   mutable std::map<int64_t, std::string> bad_;  // what is wrong by index; those of held_out_ follow those of pictures_
 };

@@ -113,6 +113,42 @@ TEST(PictureSource, GivesEveryPictureOnceInAnEpochWithItsClass) {
   }
 }
 
+// Which pictures are held out of a set without some of its pictures.
+std::set<int64_t> held_out(std::set<int64_t> gone) {
+  struct Fewer : Numbers {
+    std::vector<int64_t> left;
+    int64_t count() const override { return static_cast<int64_t>(left.size()); }
+    std::string name(int64_t index) const override { return Numbers::name(left[static_cast<size_t>(index)]); }
+    int64_t label(int64_t index) const override { return Numbers::label(left[static_cast<size_t>(index)]); }
+    at::Tensor read(int64_t index, const PictureBand& band) const override {
+      return Numbers::read(left[static_cast<size_t>(index)], band);
+    }
+  };
+  const auto set = std::make_shared<Fewer>();
+  for (int64_t i = 0; i < Numbers().count(); ++i)
+    if (!gone.contains(i)) set->left.push_back(i);
+  PictureSourceOptions options;
+  options.validation = 0.34;  // 4 of 12, 3 of 11 and 10
+  const PictureSource source(set, nullptr, shape(), options);
+  std::set<int64_t> held;
+  for (int64_t i = 0; i < source.validation_count(); ++i) {
+    const at::Tensor picture = clean(whole_example(source, i, false, 1, Order::contiguous), 0);
+    held.insert(std::lround(picture[0][0][0][0].item<double>()));
+  }
+  return held;
+}
+
+TEST(PictureSource, DoesNotTrainOnWhatWasHeldOutWhenAPictureGoes) {
+  const std::set<int64_t> all = held_out({});
+  ASSERT_EQ(all.size(), 4u);
+  for (int64_t gone = 0; gone < 12; ++gone) {
+    const std::set<int64_t> held = held_out({gone});
+    EXPECT_EQ(held.size(), 3u);
+    // Of the four, those left but for one that is now trained on.
+    EXPECT_TRUE(std::includes(all.begin(), all.end(), held.begin(), held.end())) << gone;
+  }
+}
+
 TEST(PictureSource, IsTheSameOnAnyNumberOfRanksAndInAnyLayout) {
   PictureSourceOptions options;
   options.together = 3;

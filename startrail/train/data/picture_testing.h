@@ -38,6 +38,7 @@ struct TestPng {
   int width = 13, height = 11;
   int depth = 8, colours = PNG_COLOR_TYPE_RGB;
   bool interlaced = false, transparent = false;  // transparent: with a tRNS chunk
+  int largest_palette = 256;                     // colours; samples may be beyond it
 
   int channels() const {
     return (colours & PNG_COLOR_MASK_COLOR && colours != PNG_COLOR_TYPE_PALETTE ? 3 : 1) +
@@ -59,11 +60,13 @@ inline void write_test_png(const std::string& file, const TestPng& test) {
   png_structp png = png_create_write_struct(PNG_LIBPNG_VER_STRING, nullptr, nullptr, nullptr);
   png_infop info = png_create_info_struct(png);
   png_init_io(png, out);
+  png_set_check_for_invalid_index(png, 0);
   png_set_IHDR(png, info, static_cast<png_uint_32>(test.width), static_cast<png_uint_32>(test.height), test.depth,
                test.colours, test.interlaced ? PNG_INTERLACE_ADAM7 : PNG_INTERLACE_NONE, PNG_COMPRESSION_TYPE_DEFAULT,
                PNG_FILTER_TYPE_DEFAULT);
   std::vector<png_color> palette;
-  for (int i = 0; i < 1 << std::min(test.depth, 8); ++i) palette.push_back(TestPng::palette(i));
+  for (int i = 0; i < std::min(1 << std::min(test.depth, 8), test.largest_palette); ++i)
+    palette.push_back(TestPng::palette(i));
   if (test.colours == PNG_COLOR_TYPE_PALETTE) png_set_PLTE(png, info, palette.data(), static_cast<int>(palette.size()));
   png_byte alpha = 7;
   png_color_16 key{};

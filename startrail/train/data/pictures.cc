@@ -82,8 +82,7 @@ class FolderPictures : public Pictures {
     std::vector<std::string> left_out;
     const auto unusable = static_cast<int64_t>(opened_.problems.size());
     if (unusable > 0) left_out.push_back(cat(counted(unusable), " unusable"));
-    if (opened_.found.outputs > 0)
-      left_out.push_back(cat(opened_.found.outputs, opened_.found.outputs == 1 ? " run or model" : " runs or models"));
+    if (!opened_.found.left_out.empty()) left_out.push_back(opened_.found.left_out);
     return cat(join(kinds, " and "), " ", what, count() == 1 ? "" : "s", " in ", plural(classes_count, "class", "es"),
                left_out.empty() ? "" : cat(" (", join(left_out), " left out)"));
   }
@@ -154,6 +153,9 @@ class ImagePictures : public FolderPictures {
     return read_image(opened_.path(file), format_of(opened_.found.files[file].kind), opened_.options, band);
   }
   std::string name(int64_t index) const override { return opened_.path(static_cast<size_t>(index)).string(); }
+  std::string name_inside(int64_t index) const override {
+    return opened_.found.files.at(static_cast<size_t>(index)).name;
+  }
   std::string describe() const override {
     const auto& files = opened_.found.files;
     const auto png =
@@ -190,6 +192,9 @@ class LatentPictures : public FolderPictures {
   std::string name(int64_t index) const override {
     const auto i = static_cast<size_t>(index);
     return latent_name(opened_.path(files_.at(i)), latents_[i]);
+  }
+  std::string name_inside(int64_t index) const override {
+    return latent_name(file_of(index).name, latents_[static_cast<size_t>(index)]);
   }
   std::string describe() const override {
     const auto npy =
@@ -308,14 +313,19 @@ std::shared_ptr<const Pictures> open_pictures(const PicturesOptions& options) {
     throw UserError(cat("data.generated is for generated shapes, but data.path is ", options.path, ": leave it out"));
   Opened opened{options, find_pictures(options.path, options.without)};
   opened.problems = opened.found.problems;
-  if (opened.found.files.empty())
-    throw UserError(cat("picture folder ", options.path,
-                        " has no pictures: give one with .png, .jpg, .jpeg, .npy or .safetensors files"));
+  if (opened.found.files.empty() && opened.problems.empty())
+    throw UserError(cat("picture folder ", options.path, " has no pictures",
+                        opened.found.left_out.empty() ? "" : cat(" (", opened.found.left_out, " left out)"),
+                        ": give one with .png, .jpg, .jpeg, .npy or .safetensors files"));
   const auto refuse = [&](const char* advice) {
     const auto more = static_cast<int64_t>(opened.problems.size()) - 1;
     throw UserError(
         cat(opened.problems.front(), more == 0 ? "" : cat(" (and ", plural(more, "more problem"), ")"), advice));
   };
+  const auto check_left = [&] {
+    if (opened.found.files.empty()) refuse(options.skip_bad ? "; nothing else is left" : "");
+  };
+  check_left();
   // Before the headers are read, of which there may be millions.
   if (!opened.problems.empty() && !options.skip_bad) refuse(kSkipAdvice);
   const bool latents = is_latent(opened.found.files.front().kind);
@@ -323,7 +333,7 @@ std::shared_ptr<const Pictures> open_pictures(const PicturesOptions& options) {
   std::vector<std::string> problems;
   LatentLists lists = read_headers(opened, problems);
   leave_out(problems, opened, lists);
-  if (opened.found.files.empty()) refuse(options.skip_bad ? "; nothing else is left" : "");
+  check_left();
   if (!opened.problems.empty() && !options.skip_bad) refuse(kSkipAdvice);
   if (latents) return std::make_shared<LatentPictures>(std::move(opened), std::move(lists));
   return std::make_shared<ImagePictures>(std::move(opened));

@@ -49,16 +49,17 @@ class Pictures {
   // they are times the scale. The same numbers whatever the band. UserError that names the file when it cannot be read.
   virtual at::Tensor read(int64_t index, const PictureBand& band) const = 0;
   virtual std::string name(int64_t index) const = 0;  // its file, its file and tensor, or "shape 17"
-  virtual std::string describe() const = 0;           // "1,204 PNG and 33 JPEG pictures in 4 classes"
-  virtual std::string fingerprint() const = 0;        // changes when the files, their sizes, times or the options do
+  virtual std::string name_inside(int64_t index) const { return name(index); }  // the same wherever the set's folder is
+  virtual std::string describe() const = 0;     // "1,204 PNG and 33 JPEG pictures in 4 classes (2 .webp left out)"
+  virtual std::string fingerprint() const = 0;  // changes when the files, their sizes, times or the options do
   // What was wrong with each file or folder left out when it was opened.
   virtual std::vector<std::string> skipped() const { return {}; }
 };
 
 // Classes are the folder's subfolders, of which links count too; what is in deeper folders belongs to them. Hidden
-// files, files of other kinds and folders that training wrote (files.h) are ignored. UserError, naming the file or
-// folder, for a header that is bad or does not fit the shape and for what find_pictures calls a problem, unless they
-// are to be skipped; or when there is nothing to read.
+// files are ignored; files of other kinds, links to deeper folders and folders that training wrote (files.h) are left
+// out, and describe() says how many. UserError, naming the file or folder, for a header that is bad or does not fit the
+// shape and for what find_pictures calls a problem, unless they are to be skipped; or when there is nothing to read.
 std::shared_ptr<const Pictures> open_pictures(const PicturesOptions& options);
 
 }  // namespace startrail

@@ -2,6 +2,8 @@
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "startrail/base/testing.h"
 #include "startrail/base/threads.h"
@@ -66,7 +68,7 @@ TEST(Pictures, SubfoldersAreClasses) {
   EXPECT_EQ(names(*set, folder),
             (std::vector<std::string>{"cat/deep/er/z.png cat", "cat/x.jpg cat", "cat-fish/x.png cat-fish",
                                       "dog/a.JPeG dog", "dog/b.PNG dog"}));
-  EXPECT_EQ(set->describe(), "3 PNG and 2 JPEG pictures in 3 classes");
+  EXPECT_EQ(set->describe(), "3 PNG and 2 JPEG pictures in 3 classes (1 .gif, 1 .txt left out)");
   EXPECT_TRUE(set->skipped().empty());
 }
 
@@ -88,7 +90,90 @@ TEST(Pictures, FollowsLinksToClassesAndFiles) {
   fs::create_directory_symlink(folder.path(), folder.path("dog/loop"));
   const auto set = open_pictures(options_for(folder.path()));
   EXPECT_EQ(names(*set, folder), (std::vector<std::string>{"cat/a.png cat", "dog/b.png dog"}));
+  EXPECT_EQ(set->describe(), "2 PNG pictures in 2 classes (1 linked folder left out)");
   read(*set, 0, {3, 1, 8, 8});
+}
+
+TEST(Pictures, DoesNotFollowLinksToWhatTheyLieIn) {
+  const TempFolder folder;
+  png(folder, "set/cat/a.png");
+  fs::create_directory_symlink(".", folder.path("set/again"));
+  fs::create_directory_symlink("..", folder.path("set/up"));
+  PicturesOptions options = options_for(folder.path("set"));
+  const std::string what = " is a link to a folder that it lies in, all of which would be a class: remove it";
+  EXPECT_EQ(refusal(options), folder.path("set/again") + what + " (and 1 more problem)");
+  options.skip_bad = true;
+  const auto set = open_pictures(options);
+  EXPECT_EQ(names(*set, folder), (std::vector<std::string>{"set/cat/a.png cat"}));
+  EXPECT_EQ(set->classes(), std::vector<std::string>{"cat"});
+  EXPECT_EQ(set->skipped(), (std::vector<std::string>{folder.path("set/again") + what, folder.path("set/up") + what}));
+}
+
+TEST(Pictures, LinksThatLeadNowhereAreBadFiles) {
+  const TempFolder folder;
+  png(folder, "cat/a.png");
+  fs::create_symlink("x.png", folder.path("cat/x.png"));
+  fs::create_symlink("loop", folder.path("cat/loop"));
+  fs::create_symlink("gone", folder.path("dog"));
+  PicturesOptions options = options_for(folder.path());
+  const std::string gone = folder.path("dog") + " cannot be read: No such file or directory: repair or remove it";
+  EXPECT_EQ(refusal(options), gone + " (and 1 more problem)");
+  options.skip_bad = true;
+  const auto set = open_pictures(options);
+  EXPECT_EQ(names(*set, folder), (std::vector<std::string>{"cat/a.png cat"}));
+  const std::string endless = ": Too many levels of symbolic links";
+  EXPECT_EQ(set->skipped(), (std::vector<std::string>{
+                                gone, folder.path("cat/loop") + " cannot be read" + endless + ": repair or remove it",
+                                folder.path("cat/x.png") + " cannot be opened" + endless}));
+}
+
+// root may read everything, and is another user meanwhile.
+struct Nobody {
+  const bool was_root = geteuid() == 0;
+  Nobody() { STARTRAIL_CHECK(!was_root || seteuid(65'534) == 0, "seteuid"); }
+  ~Nobody() { EXPECT_TRUE(!was_root || seteuid(0) == 0); }
+};
+
+TEST(Pictures, NamesFoldersThatMayNotBeRead) {
+  const TempFolder folder;
+  png(folder, "cat/a.png");
+  png(folder, "cat/deep/b.png");
+  png(folder, "dog/c.png");
+  constexpr auto kReadable = fs::perms::owner_read | fs::perms::group_read | fs::perms::others_read;
+  constexpr auto kAll = kReadable | fs::perms::owner_all | fs::perms::group_exec | fs::perms::others_exec;
+  fs::permissions(folder.path(), kAll);
+  fs::permissions(folder.path("cat/deep"), fs::perms::none);
+  fs::permissions(folder.path("dog"), kReadable);  // what is in it can be listed, but not opened
+  PicturesOptions options = options_for(folder.path());
+  const std::string what = " cannot be read: Permission denied: repair or remove it";
+  const std::string deep = cat("picture folder ", folder.path("cat/deep"), what);
+  {
+    const Nobody nobody;
+    EXPECT_EQ(refusal(options), deep + " (and 1 more problem)");
+    options.skip_bad = true;
+    const auto set = open_pictures(options);
+    EXPECT_EQ(names(*set, folder), (std::vector<std::string>{"cat/a.png cat"}));
+    EXPECT_EQ(set->classes(), (std::vector<std::string>{"cat", "dog"}));
+    EXPECT_EQ(set->skipped(), (std::vector<std::string>{deep, cat("picture folder ", folder.path("dog"), what)}));
+  }
+  fs::permissions(folder.path("cat/deep"), kAll);  // so that it can be removed
+  fs::permissions(folder.path("dog"), kAll);
+}
+
+TEST(Pictures, SaysWhatItLeftOut) {
+  const TempFolder folder;
+  for (const char* name : {"a/1.webp", "a/2.WEBP", "b/3.webp", "a/4.gif", "labels", "b/1.txt", "b/2.txt", "b/1.x",
+                           "b/2.y", ".DS_Store", "a/Thumbs.db", "a/.hidden.webp"})
+    folder.write(name, "x");
+  EXPECT_EQ(refusal(options_for(folder.path())),
+            "picture folder " + folder.path() +
+                " has no pictures (3 .webp, 2 .txt, 1 .gif, 1 .x, 2 of other kinds left out): give one with .png, "
+                ".jpg, .jpeg, .npy or .safetensors files");
+  png(folder, "a/a.png");
+  png(folder, "b/b.png");
+  ASSERT_EQ(mkfifo(folder.path("b/pipe.png").c_str(), 0600), 0);
+  EXPECT_EQ(open_pictures(options_for(folder.path()))->describe(),
+            "2 PNG pictures in 2 classes (3 .webp, 2 .txt, 1 .gif, 1 .x, 2 of other kinds, 1 special file left out)");
 }
 
 TEST(Pictures, LeavesOutWhatTrainingWrote) {
@@ -209,7 +294,7 @@ TEST(Pictures, RefusesFoldersThatAreNoSet) {
   EXPECT_EQ(refusal(options_for(file)), "picture path " + file + " is no folder" + choices);
   EXPECT_EQ(refusal(options_for(folder.path())),
             "picture folder " + folder.path() +
-                " has no pictures: give one with .png, .jpg, .jpeg, .npy or .safetensors files");
+                " has no pictures (1 .txt left out): give one with .png, .jpg, .jpeg, .npy or .safetensors files");
   png(folder, "cat/a.png");
   fs::create_directories(folder.path("dog/puppy"));
   EXPECT_EQ(refusal(options_for(folder.path())),

@@ -24,7 +24,7 @@ class Source {
   virtual std::string fingerprint() const = 0;
   // For people: what it is and how much.
   virtual std::string describe() const = 0;
-  // What was wrong with each file that was left out.
+  // What was wrong with each picture, file or folder that was left out.
   virtual std::vector<std::string> skipped() const { return {}; }
 };
 
