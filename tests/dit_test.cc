@@ -4,6 +4,7 @@
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/autograd.h>
 
+#include <array>
 #include <filesystem>
 #include <map>
 
@@ -226,9 +227,9 @@ class Reference {
     return out;
   }
 
- private:
   const at::Tensor& weight(const std::string& name) const { return weights_.at(name); }
 
+ private:
   // A quarter of the features tells the frame of a video; row and column share the rest.
   std::array<int64_t, 3> shares(int64_t features) const {
     return shape_.size[0] > 1 ? std::array{features / 4, 3 * features / 8, 3 * features / 8}
@@ -285,15 +286,26 @@ TEST(Dit, OfEveryFormIsTheReferenceOnOneRankAndOnMany) {
     const at::Tensor row = random_row(shape, 3);
     const at::Tensor pictures = at::randn({2, 3, frames, 16, 24}), targets = at::randn({2, 3, frames, 16, 24});
     const std::vector<Condition> both{{61.5, classes > 0 ? 2 : -1}, {12, -1}};
-    const Reference reference(shape, row);
-    const at::Tensor expected = at::cat({to_patches(reference(pictures[0], both[0]), shape.patch),
-                                         to_patches(reference(pictures[1], both[1]), shape.patch)});
     // Each for itself, and both in one sequence.
-    const Outcome first =
-        run_model(shape, row, pictures.narrow(0, 0, 1), targets.narrow(0, 0, 1), {both[0]}, "ring", 1, true);
-    const Outcome second =
-        run_model(shape, row, pictures.narrow(0, 1, 1), targets.narrow(0, 1, 1), {both[1]}, "ring", 1, false);
-    EXPECT_LT(relative(at::cat({first.output, second.output}), expected), 1e-5);
+    std::array<Outcome, 2> alone;
+    std::array<at::Tensor, 2> outputs;
+    for (int64_t i : {0, 1}) {
+      SCOPED_TRACE(cat("picture ", i));
+      Outcome& one = alone[i];
+      one = run_model(shape, row, pictures.narrow(0, i, 1), targets.narrow(0, i, 1), {both[i]}, "ring", 1, i == 0);
+      const at::Tensor wide = row.to(at::kDouble).requires_grad_();
+      const Reference reference(shape, wide);
+      const at::Tensor drawn = reference(pictures[i], both[i]);
+      const at::Tensor loss = (drawn - targets[i]).square().mean();
+      torch::autograd::backward({loss});
+      outputs[i] = to_patches(drawn.detach(), shape.patch);
+      EXPECT_LT(relative(one.output, outputs[i]), 1e-5);
+      EXPECT_NEAR(one.loss, loss.item<double>(), 1e-5 * one.loss);
+      const Reference gradient(shape, wide.grad());
+      expect_like(one.gradients, [&](const std::string& name) { return gradient.weight(name); });
+    }
+    const auto& [first, second] = alone;
+    const at::Tensor expected = at::cat({outputs[0], outputs[1]});
     for (const char* grid : {"ring", "startrail:2", "heads=2,team=2,ring=1,stripe=2"}) {
       const int ranks = grid == std::string("ring") ? 3 : 8;
       SCOPED_TRACE(grid);
