@@ -144,10 +144,9 @@ std::vector<Shape> shapes_of(const BenchFlags& flags) {
             shape.threads = threads;
             shape.type = parse_type(type, "type");
             shape.causal = mask != "full";
-            if (mask.rfind("window:", 0) == 0)
-              shape.window = parse_int(mask.substr(7), "window");
-            else if (mask != "full" && mask != "causal")
-              throw UserError(cat("mask '", mask, "' is not known; valid masks: full, causal, window:N"));
+            if (mask.rfind("window:", 0) == 0) shape.window = parse_int(mask.substr(7), "window");
+            if (mask != "full" && mask != "causal" && shape.window < 1)
+              throw UserError(cat("mask '", mask, "' is not known; valid masks: full, causal, window:N, N from 1"));
             if (tokens < 1 || dim < 1 || dim > 1024 || threads < 1 || flags.heads < 1 || shape.key_heads < 1 ||
                 flags.heads % shape.key_heads != 0)
               throw UserError("tokens, heads and threads are 1 or more, dims 1 to 1024, and kv-heads divide heads");
