@@ -67,11 +67,16 @@ inline Results run(const Kernel& kernel, const Case& c, at::ScalarType type, at:
   return results;
 }
 
+// The largest error, of the largest number.
+inline double error_of(const at::Tensor& got, const at::Tensor& truth) {
+  if (truth.numel() == 0) return 0;  // a rank may hold no tokens
+  const double size = std::max(1e-30, truth.abs().max().item<double>());
+  return (got.to(at::kDouble) - truth).abs().max().item<double>() / size;
+}
+
 inline void expect_close(const at::Tensor& got, const at::Tensor& truth, double tolerance, const std::string& what) {
   ASSERT_EQ(got.sizes(), truth.sizes()) << what;
-  if (truth.numel() == 0) return;  // a rank may hold no tokens
-  const double size = std::max(1e-30, truth.abs().max().item<double>());
-  EXPECT_LE((got.to(at::kDouble) - truth).abs().max().item<double>() / size, tolerance) << what;
+  EXPECT_LE(error_of(got, truth), tolerance) << what;
 }
 
 inline void expect_close(const Results& got, const Results& truth, double tolerance, const std::string& label) {
