@@ -215,5 +215,25 @@ TEST(DitTraining, NeedsAboutTheMemoryThatWasEstimated) {
   }
 }
 
+// Weights and what is kept for each of them are most of it here, so that a copy of them all would show.
+TEST(DitTraining, NeedsNoCopiesOfItsWeightsThatWereNotEstimated) {
+  for (const char* precision : {"float32", "bfloat16"}) {
+    TrainConfig config = small_config();
+    config.run.save_every = 0;
+    config.model.dim = 512;
+    config.train.steps = 2;
+    config.train.batch = 1;
+    config.train.precision = precision;
+    const ModelConfig model = model_config(config);
+    TrainConfig settled = config;
+    settle(settled, model);
+    const Estimate e = estimate(settled, model);
+    ASSERT_GT(e.weights + e.gradients + e.optimizer, 0.9 * static_cast<double>(e.rank_bytes()));
+    const auto measured = static_cast<double>(run_training(config).last.peak_bytes);
+    EXPECT_LT(measured, 1.25 * static_cast<double>(e.rank_bytes())) << precision;
+    EXPECT_GT(measured, 0.6 * static_cast<double>(e.rank_bytes())) << precision;
+  }
+}
+
 }  // namespace
 }  // namespace startrail

@@ -287,6 +287,19 @@ TEST(FlashKernel, StaysExactOverManyKeys) {
   }
 }
 
+TEST(FlashKernel, RefusesInputsOfDifferentTypes) {
+  const at::Tensor wide = at::randn({1, 1, 4, 8}), narrow = wide.to(at::kBFloat16);
+  const Band band({}, 4, 4);
+  const Pieces all{{0, 4}};
+  Running running{at::zeros(wide.sizes()), at::full({1, 1, 4}, -kInfinity)};
+  Gradients g{at::zeros(wide.sizes()), at::zeros(wide.sizes()), at::zeros(wide.sizes())};
+  EXPECT_THROW(flash_kernel().attend({wide, narrow, wide, all, all, &band, 1}, running), std::logic_error);
+  EXPECT_THROW(flash_kernel().attend({wide, wide, narrow, all, all, &band, 1}, running), std::logic_error);
+  EXPECT_THROW(
+      flash_kernel().attend_backward({{wide, wide, wide, all, all, &band, 1}, narrow, running.lse, running.lse}, g),
+      std::logic_error);
+}
+
 TEST(FlashKernel, RefusesALevelThatIsNotThere) {
   try {
     flash_level("sse9");

@@ -41,7 +41,7 @@ at::Tensor grouped(const at::Tensor& t, int64_t key_heads) {
 
 // Rows [.., tokens, dim], and those that are not finite apart: 0 times infinity would be NaN where it is hidden.
 struct Split {
-  at::Tensor rows, finite;  // of `finite`, the others are 0
+  at::Tensor rows, finite;  // all, and all with 0 in place of the odd ones
   std::vector<int64_t> odd;
 
   explicit Split(const at::Tensor& all) : rows(all), finite(all) {

@@ -128,7 +128,7 @@ std::set<int64_t> held_out(std::set<int64_t> gone) {
   for (int64_t i = 0; i < Numbers().count(); ++i)
     if (!gone.contains(i)) set->left.push_back(i);
   PictureSourceOptions options;
-  options.validation = 0.34;  // 4 of 12, 3 of 11 and 10
+  options.validation = 0.34;  // 4 of 12, 3 of 11
   const PictureSource source(set, nullptr, shape(), options);
   std::set<int64_t> held;
   for (int64_t i = 0; i < source.validation_count(); ++i) {
