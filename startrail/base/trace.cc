@@ -1,5 +1,6 @@
-#include "startrail/run/trace.h"
+#include "startrail/base/trace.h"
 
+#include <algorithm>
 #include <chrono>
 #include <fstream>
 #include <limits>
@@ -8,65 +9,105 @@
 #include "startrail/base/error.h"
 
 namespace startrail {
+namespace {
+
+using nlohmann::json;
+
+json arguments_of(const TraceEvent& event) {
+  json args = json::object();
+  if (event.peer >= 0) args.update({{"from", event.peer}, {"bytes", event.bytes}});
+  if (!event.label.pass.empty()) args["pass"] = event.label.pass;
+  if (event.label.layer >= 0) args["layer"] = event.label.layer;
+  if (event.label.step >= 0) args["step"] = event.label.step;
+  if (!event.label.block.empty()) args["block"] = event.label.block;
+  return args;
+}
+
+// The events of a rank on its own clock.
+void append_events(std::vector<json>& all, const RankTrace& trace) {
+  const int id = trace.rank();
+  all.push_back({{"ph", "M"}, {"name", "process_name"}, {"pid", id}, {"args", {{"name", cat("rank ", id)}}}});
+  all.push_back({{"ph", "M"}, {"name", "process_sort_index"}, {"pid", id}, {"args", {{"sort_index", id}}}});
+  all.push_back({{"ph", "M"}, {"name", "thread_name"}, {"pid", id}, {"tid", 0}, {"args", {{"name", "work"}}}});
+  int64_t number = 0;
+  for (const TraceEvent& event : trace.events()) {
+    json args = arguments_of(event);
+    if (event.peer < 0) {
+      json span = {{"ph", "X"}, {"name", event.name},   {"pid", id},
+                   {"tid", 0},  {"ts", event.start_us}, {"dur", event.end_us - event.start_us}};
+      if (!args.empty()) span["args"] = std::move(args);
+      all.push_back(std::move(span));
+      continue;
+    }
+    // Messages overlap each other: asynchronous pairs, which the viewer puts on rows of their own.
+    json pair = {{"ph", "b"},
+                 {"cat", "transfer"},
+                 {"name", cat(event.name, " from ", event.peer)},
+                 {"pid", id},
+                 {"id", cat(id, "-", number++)},
+                 {"ts", event.start_us},
+                 {"args", std::move(args)}};
+    all.push_back(pair);
+    pair["ph"] = "e";
+    pair["ts"] = event.end_us;
+    pair.erase("args");
+    all.push_back(std::move(pair));
+  }
+}
+
+void write_events(const std::filesystem::path& file, const std::vector<json>& events) {
+  std::ofstream out(file);
+  out << "{\"displayTimeUnit\": \"ms\", \"traceEvents\": [\n";
+  for (size_t i = 0; i < events.size(); ++i) out << (i == 0 ? "" : ",\n") << events[i].dump();
+  out << "\n]}\n";
+  if (!out.flush())
+    throw UserError(cat("the trace ", file.string(), " cannot be written: give a file in a folder that exists"));
+}
+
+void start_at_zero(std::vector<json>& events) {
+  double origin = std::numeric_limits<double>::infinity();
+  for (const json& event : events)
+    if (event.contains("ts")) origin = std::min(origin, event["ts"].get<double>());
+  for (json& event : events)
+    if (event.contains("ts")) event["ts"] = event["ts"].get<double>() - origin;
+}
+
+}  // namespace
 
 double RankTrace::now_us() {
   return std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-void RankTrace::span(std::string name, double start_us) {
-  events_.push_back({std::move(name), start_us, now_us(), -1, 0});
-}
-
-void RankTrace::transfer(std::string name, int peer, int64_t bytes, double start_us) {
-  events_.push_back({std::move(name), start_us, now_us(), peer, bytes});
-}
-
 void write_trace(const std::filesystem::path& file, const std::vector<std::shared_ptr<RankTrace>>& ranks) {
-  double origin = std::numeric_limits<double>::infinity();
-  for (const auto& rank : ranks)
-    for (const auto& event : rank->events_) origin = std::min(origin, event.start_us);
-  std::ofstream out(file);
-  out << "{\"displayTimeUnit\": \"ms\", \"traceEvents\": [\n";
-  const char* separator = "";
-  const auto put = [&](const nlohmann::json& json) {
-    out << separator << json.dump();
-    separator = ",\n";
-  };
-  for (const auto& rank : ranks) {
-    const int id = rank->rank_;
-    put({{"ph", "M"}, {"name", "process_name"}, {"pid", id}, {"args", {{"name", cat("rank ", id)}}}});
-    put({{"ph", "M"}, {"name", "process_sort_index"}, {"pid", id}, {"args", {{"sort_index", id}}}});
-    put({{"ph", "M"}, {"name", "thread_name"}, {"pid", id}, {"tid", 0}, {"args", {{"name", "work"}}}});
-    int64_t number = 0;
-    for (const auto& event : rank->events_) {
-      const double start = event.start_us - origin;
-      if (event.peer < 0) {
-        put({{"ph", "X"},
-             {"name", event.name},
-             {"pid", id},
-             {"tid", 0},
-             {"ts", start},
-             {"dur", event.end_us - event.start_us}});
-        continue;
+  std::vector<json> events;
+  for (const auto& rank : ranks) append_events(events, *rank);
+  start_at_zero(events);
+  write_events(file, events);
+}
+
+void write_rank_trace(const std::filesystem::path& file, const RankTrace& trace) {
+  std::vector<json> events;
+  append_events(events, trace);
+  write_events(file, events);
+}
+
+void merge_traces(const std::vector<std::filesystem::path>& files, const std::filesystem::path& into,
+                  const std::vector<double>& shift_us) {
+  std::vector<json> events;
+  for (size_t i = 0; i < files.size(); ++i) {
+    std::ifstream in(files[i]);
+    try {
+      json trace = json::parse(in);
+      for (json& event : trace.at("traceEvents")) {
+        if (i < shift_us.size() && event.contains("ts")) event["ts"] = event["ts"].get<double>() + shift_us[i];
+        events.push_back(std::move(event));
       }
-      // Messages overlap each other: asynchronous pairs, which the viewer puts on rows of their own.
-      nlohmann::json pair = {{"ph", "b"},
-                             {"cat", "transfer"},
-                             {"name", cat(event.name, " from ", event.peer)},
-                             {"pid", id},
-                             {"id", cat(id, "-", number++)},
-                             {"ts", start},
-                             {"args", {{"from", event.peer}, {"bytes", event.bytes}}}};
-      put(pair);
-      pair["ph"] = "e";
-      pair["ts"] = event.end_us - origin;
-      pair.erase("args");
-      put(pair);
+    } catch (const json::exception&) {
+      throw UserError(cat(files[i].string(), " is not a trace of a rank: it was not written, or not to its end"));
     }
   }
-  out << "\n]}\n";
-  if (!out.flush())
-    throw UserError(cat("the trace ", file.string(), " cannot be written: give a file in a folder that exists"));
+  start_at_zero(events);
+  write_events(into, events);
 }
 
 }  // namespace startrail

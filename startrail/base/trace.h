@@ -1,5 +1,6 @@
-// What a rank did and when, for a timeline in Perfetto or chrome://tracing. A rank writes down its own, without locks;
-// write_trace joins them.
+// What a rank did and when, for a timeline in Perfetto or chrome://tracing. A rank writes down its own, without locks.
+// Traces of ranks that share a process or whose clocks are known are written into one file; others are written one file
+// a rank and merged later.
 #pragma once
 
 #include <cstdint>
@@ -10,32 +11,49 @@
 
 namespace startrail {
 
+// Which part of the work an event belongs to, so that it can be laid beside the plan; what is not known is left out.
+struct TraceLabel {
+  std::string pass;
+  int layer = -1;
+  int64_t step = -1;  // index in the rank's list
+  std::string block;  // what the step works on, or the message carries
+};
+
+struct TraceEvent {
+  std::string name;
+  double start_us = 0, end_us = 0;
+  TraceLabel label = {};
+  int peer = -1;      // of a message that was received; -1: the rank's own work
+  int64_t bytes = 0;  // of a message
+};
+
 class RankTrace {
  public:
   explicit RankTrace(int rank) : rank_(rank) {}
 
-  // Microseconds on a clock that all ranks of this process share.
+  // Microseconds on a clock that all ranks of this host share.
   static double now_us();
 
-  // Work of the rank's own, from `start_us` until now. Spans may contain each other.
-  void span(std::string name, double start_us);
-  // A message, from when its receive was posted until it was there and read.
-  void transfer(std::string name, int peer, int64_t bytes, double start_us);
+  // Work may contain other work; messages, from when their receive was posted until they were there, may overlap.
+  void add(TraceEvent event) { events_.push_back(std::move(event)); }
+
+  int rank() const { return rank_; }
+  const std::vector<TraceEvent>& events() const { return events_; }
 
  private:
-  struct Event {
-    std::string name;
-    double start_us, end_us;
-    int peer;       // -1 for work
-    int64_t bytes;  // of a message
-  };
   int rank_;
-  std::vector<Event> events_;
-  friend void write_trace(const std::filesystem::path&, const std::vector<std::shared_ptr<RankTrace>>&);
+  std::vector<TraceEvent> events_;
 };
 
-// One process per rank, with a track for its work and one for what it receives. UserError when the file cannot be
-// written.
+// One process per rank, with a track for its work and one for what it receives; the first event begins at 0. UserError
+// when the file cannot be written.
 void write_trace(const std::filesystem::path& file, const std::vector<std::shared_ptr<RankTrace>>& ranks);
+
+// A trace of one rank on its host's own clock, in the same format.
+void write_rank_trace(const std::filesystem::path& file, const RankTrace& trace);
+// One trace of several such files. `shift_us` is added to the clock of each, none means 0. UserError for a file that is
+// not a trace.
+void merge_traces(const std::vector<std::filesystem::path>& files, const std::filesystem::path& into,
+                  const std::vector<double>& shift_us = {});
 
 }  // namespace startrail

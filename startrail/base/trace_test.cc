@@ -1,32 +1,28 @@
-#include "startrail/run/trace.h"
+#include "startrail/base/trace.h"
 
-#include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
-#include <chrono>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <set>
-#include <thread>
 
 #include "startrail/base/testing.h"
-#include "startrail/run/comm/ranks.h"
 
 namespace startrail {
 namespace {
 
-namespace fs = std::filesystem;
 using nlohmann::json;
+
+json read(const std::filesystem::path& file) {
+  std::ifstream in(file);
+  return json::parse(in);
+}
 
 // What write_trace gives for these ranks, parsed.
 json written(const std::vector<std::shared_ptr<RankTrace>>& ranks) {
-  const fs::path file = fs::path(testing::TempDir()) / cat("startrail-trace-", RankTrace::now_us(), ".json");
-  write_trace(file, ranks);
-  std::ifstream in(file);
-  const json trace = json::parse(in);
-  in.close();
-  fs::remove(file);
-  return trace;
+  const TempFolder folder;
+  write_trace(folder.path("trace.json"), ranks);
+  return read(folder.path("trace.json"));
 }
 
 // The events of one kind ("X" work, "b" and "e" the ends of a transfer, "M" names) of a rank.
@@ -39,73 +35,66 @@ std::vector<json> events(const json& trace, const std::string& kind, int rank) {
 
 TEST(Trace, HasSpansOfWorkInMicroseconds) {
   const auto trace = std::make_shared<RankTrace>(3);
-  const double start = RankTrace::now_us();
-  std::this_thread::sleep_for(std::chrono::milliseconds(5));
-  const double inner = RankTrace::now_us();
-  trace->span("inner \"quoted\"", inner);
-  trace->span("outer", start);
+  trace->add({"inner \"quoted\"", 1020.5, 1030});
+  trace->add({"attend", 1000, 1050, {"backward_keys", 2, 5, "query 0 x keys 1"}});
   const std::vector<json> spans = events(written({trace}), "X", 3);
   ASSERT_EQ(spans.size(), 2u);
   EXPECT_EQ(spans[0].at("name"), "inner \"quoted\"");
-  EXPECT_EQ(spans[1].at("name"), "outer");
-  EXPECT_EQ(spans[1].at("ts"), 0);  // times count from the first event
-  EXPECT_NEAR(spans[0].at("ts").get<double>(), inner - start, 1e-6);
-  EXPECT_GE(spans[1].at("dur").get<double>(), 5000);
-  EXPECT_LT(spans[0].at("dur").get<double>(), spans[1].at("dur").get<double>());
+  EXPECT_EQ(spans[0].at("ts"), 20.5);  // times count from the first event
+  EXPECT_EQ(spans[0].at("dur"), 9.5);
+  EXPECT_FALSE(spans[0].contains("args"));
+  EXPECT_EQ(spans[1].at("ts"), 0);
+  EXPECT_EQ(spans[1].at("dur"), 50);
+  EXPECT_EQ(spans[1].at("args"),
+            (json{{"pass", "backward_keys"}, {"layer", 2}, {"step", 5}, {"block", "query 0 x keys 1"}}));
 }
 
 TEST(Trace, HasEachTransferAsAPairWithItsPeerAndBytes) {
   const auto trace = std::make_shared<RankTrace>(1);
-  const double start = RankTrace::now_us();
-  trace->transfer("p2p", 4, 1000, start + 1);  // posted later, there first: transfers overlap
-  trace->transfer("merge", 0, 50, start);
+  trace->add({"p2p", 11, 15, {"forward", -1, 0, "keys 4"}, 4, 1000});  // posted later, there first: transfers overlap
+  trace->add({"merge", 10, 30, {}, 0, 50});
   const json all = written({trace});
   const std::vector<json> begins = events(all, "b", 1), ends = events(all, "e", 1);
   ASSERT_EQ(begins.size(), 2u);
   ASSERT_EQ(ends.size(), 2u);
   EXPECT_EQ(begins[0].at("name"), "p2p from 4");
-  EXPECT_EQ(begins[0].at("args"), (json{{"from", 4}, {"bytes", 1000}}));
+  EXPECT_EQ(begins[0].at("args"),
+            (json{{"from", 4}, {"bytes", 1000}, {"pass", "forward"}, {"step", 0}, {"block", "keys 4"}}));
   EXPECT_EQ(begins[1].at("name"), "merge from 0");
   EXPECT_EQ(begins[1].at("args"), (json{{"from", 0}, {"bytes", 50}}));
   EXPECT_EQ(begins[1].at("ts"), 0);
+  EXPECT_EQ(ends[1].at("ts"), 20);
   EXPECT_NE(begins[0].at("id"), begins[1].at("id"));
   for (size_t i = 0; i < 2; ++i)
     for (const char* key : {"id", "cat", "name"}) EXPECT_EQ(begins[i].at(key), ends[i].at(key));
-  EXPECT_GE(ends[1].at("ts").get<double>(), begins[1].at("ts").get<double>());
 }
 
-TEST(Trace, JoinsTheStepsAndMessagesOfAllRanks) {
+TEST(Trace, OfRanksInFilesOfTheirOwnMergesIntoTheSame) {
   std::vector<std::shared_ptr<RankTrace>> traces;
-  for (int rank = 0; rank < 3; ++rank) traces.push_back(std::make_shared<RankTrace>(rank));
-  run_ranks(3, 2, [&](const std::shared_ptr<Group>& group) {
-    group->record_to(traces[group->rank()]);
-    group->all_gather(at::zeros({5}));
-    group->timed(Op::attend, [] {});
-    group->record_to(nullptr);
-    group->all_gather(at::zeros({5}));
-    group->timed(Op::attend, [] {});
-  });
-  const json all = written(traces);
-  std::set<std::string> ids;
+  const TempFolder folder;
+  std::vector<std::filesystem::path> files;
   for (int rank = 0; rank < 3; ++rank) {
-    const std::vector<json> names = events(all, "M", rank), work = events(all, "X", rank);
-    ASSERT_FALSE(names.empty());
-    EXPECT_EQ(names[0].at("args").at("name"), cat("rank ", rank));
-    ASSERT_EQ(work.size(), 1u);
-    EXPECT_EQ(work[0].at("name"), "attend");
-    std::set<int> peers;
-    for (const json& begin : events(all, "b", rank)) {
-      const int peer = begin.at("args").at("from");
-      peers.insert(peer);
-      ids.insert(begin.at("id"));
-      EXPECT_EQ(begin.at("name"), cat("gather from ", peer));
-      EXPECT_EQ(begin.at("args").at("bytes"), 20);
-    }
-    EXPECT_EQ(peers, rank == 0 ? (std::set{1, 2}) : rank == 1 ? (std::set{0, 2}) : (std::set{0, 1}));
-    EXPECT_EQ(events(all, "b", rank).size(), 2u);  // what was received, not what was sent
-    EXPECT_EQ(events(all, "e", rank).size(), 2u);
+    traces.push_back(std::make_shared<RankTrace>(rank));
+    traces.back()->add({"forward", 5e9 + 10 * rank, 5e9 + 10 * rank + 4});
+    traces.back()->add({"gather", 5e9, 5e9 + 7, {}, (rank + 1) % 3, 8});
+    files.push_back(folder.path(cat("rank-", rank, ".json")));
+    write_rank_trace(files.back(), *traces.back());
   }
-  EXPECT_EQ(ids.size(), 6u);  // viewers join pairs by id alone
+  merge_traces(files, folder.path("all.json"));
+  EXPECT_EQ(read(folder.path("all.json")), written(traces));
+  // Clocks that differ: the second rank's stands 100 us behind.
+  merge_traces(files, folder.path("shifted.json"), {0, 100, 0});
+  EXPECT_EQ(events(read(folder.path("shifted.json")), "X", 1)[0].at("ts"), 110);
+  EXPECT_EQ(events(read(folder.path("shifted.json")), "X", 2)[0].at("ts"), 20);
+}
+
+TEST(Trace, RefusesToMergeWhatIsNone) {
+  const TempFolder folder;
+  for (const char* text : {"", "{\"traceEvents\": [", "[]", "{\"events\": []}"}) {
+    const std::string file = folder.write("rank.json", text);
+    EXPECT_EQ(error_of([&] { merge_traces({file}, folder.path("all.json")); }),
+              file + " is not a trace of a rank: it was not written, or not to its end");
+  }
 }
 
 TEST(Trace, OfNothingIsValidToo) {
@@ -114,9 +103,10 @@ TEST(Trace, OfNothingIsValidToo) {
 }
 
 TEST(Trace, RefusesAFileThatCannotBeWritten) {
-  const fs::path file = fs::path(testing::TempDir()) / "no-such-folder" / "trace.json";
+  const TempFolder folder;
+  const std::string file = folder.path("no-such-folder/trace.json");
   EXPECT_EQ(error_of([&] { write_trace(file, {std::make_shared<RankTrace>(0)}); }),
-            cat("the trace ", file.string(), " cannot be written: give a file in a folder that exists"));
+            cat("the trace ", file, " cannot be written: give a file in a folder that exists"));
 }
 
 }  // namespace

@@ -43,15 +43,15 @@ std::array<Piece, 2> halves(const Layout& layout, int chunk) {
   throw InternalError("unknown order");
 }
 
-void append(Pieces& pieces, const Piece& piece) {
+}  // namespace
+
+void append_piece(Pieces& pieces, const Piece& piece) {
   if (piece.count == 0) return;
   if (!pieces.empty() && pieces.back().stride == 1 && piece.stride == 1 && pieces.back().last() + 1 == piece.first)
     pieces.back().count += piece.count;
   else
     pieces.push_back(piece);
 }
-
-}  // namespace
 
 void check_layout(const Layout& layout) {
   if (layout.tokens < 1) throw UserError(cat(layout.tokens, " tokens cannot be split: give 1 or more"));
@@ -60,14 +60,14 @@ void check_layout(const Layout& layout) {
 
 Pieces chunk_pieces(const Layout& layout, int chunk) {
   Pieces pieces;
-  for (const Piece& piece : halves(layout, chunk)) append(pieces, piece);
+  for (const Piece& piece : halves(layout, chunk)) append_piece(pieces, piece);
   return pieces;
 }
 
 Pieces chunk_pieces(const Layout& layout, const std::vector<int>& chunks) {
   Pieces pieces;
   for (int chunk : chunks)
-    for (const Piece& piece : chunk_pieces(layout, chunk)) append(pieces, piece);
+    for (const Piece& piece : chunk_pieces(layout, chunk)) append_piece(pieces, piece);
   return pieces;
 }
 

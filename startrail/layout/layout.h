@@ -1,6 +1,6 @@
 // Who holds which tokens: the sequence cut into one chunk per rank, each chunk a few pieces of evenly spaced tokens.
-// Used by tile.h to class work and by run/ to place tokens. Chunks may differ in length and may be empty; nothing is
-// padded.
+// Used by chunks.h to make the table that plans are carried out with, and by whoever places tokens. Chunks may differ
+// in length and may be empty; nothing is padded.
 #pragma once
 
 #include <cstdint>
@@ -50,6 +50,9 @@ Pieces chunk_pieces(const Layout& layout, const std::vector<int>& chunks);
 
 int64_t chunk_tokens(const Layout& layout, int chunk);
 int64_t chunk_tokens(const Layout& layout, const std::vector<int>& chunks);
+
+// Adds a piece to those before it: joined with its neighbour, left out when it is empty.
+void append_piece(Pieces& pieces, const Piece& piece);
 
 std::string to_text(Order order);
 Order parse_order(std::string_view text);  // UserError names the valid ones

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <deque>
 #include <map>
 #include <tuple>
 #include <utility>
@@ -12,334 +13,354 @@
 namespace startrail {
 namespace {
 
+[[noreturn]] void fail(const Plan& plan, int rank, size_t step, const std::string& what) {
+  throw UserError(cat(place_text(plan.ranks[rank], rank, step), what));
+}
+
+[[noreturn]] void fail_unexpected(const Plan& plan, int rank, size_t step, int from, const Block& sent,
+                                  const Block& expected) {
+  fail(plan, rank, step, cat("rank ", from, " sends ", to_text(sent), " where ", to_text(expected), " is expected"));
+}
+
+[[noreturn]] void fail_leftover(int from, int to, const Block& block) {
+  throw UserError(
+      cat("plan is wrong: rank ", from, " sends ", to_text(block), " to rank ", to, ", which never receives it"));
+}
+
+std::vector<Play> play_all(const Plan& plan) {
+  const int ranks = static_cast<int>(plan.ranks.size());
+  if (ranks < 1 || plan.slices < 1)
+    throw UserError(cat("plan is wrong: it has ", ranks, " ranks and ", plan.slices,
+                        " slices of the heads: there must be 1 or more of each"));
+  for (int owner : plan.owners)
+    if (owner < 0 || owner >= ranks)
+      throw UserError(cat("plan is wrong: rank ", owner, " owns a chunk, but there are ", ranks, " ranks"));
+  std::vector<Play> plays;
+  for (int rank = 0; rank < ranks; ++rank) {
+    const Steps& steps = plan.ranks[rank];
+    for (size_t i = 0; i < steps.size(); ++i) {
+      if (steps[i].to >= ranks) fail(plan, rank, i, "it sends to a rank that is not a peer");
+      if (steps[i].from >= ranks) fail(plan, rank, i, "it receives from a rank that is not a peer");
+      for (const Member& member : steps[i].group)
+        if (member.rank < 0 || member.rank >= ranks) fail(plan, rank, i, "its group has a rank that is not there");
+    }
+    plays.push_back(play_rank(plan, rank));
+  }
+  return plays;
+}
+
 // Which chunks of the other side a partial result has met: a row of bits for each chunk and slice of the heads it
 // holds. Plain data has no rows.
 using Met = std::vector<uint64_t>;
 
-struct Parcel {
-  Block block;
-  Met met;
-};
-
-// Messages from one rank to another of one kind and data are matched in order: the n-th sent is the n-th received.
-using Channel = std::tuple<int, int, Op, Data>;
-struct Mail {
-  std::vector<Parcel> sent;
-  size_t posted = 0;  // receives
-};
-
-// A posted receive: number `index` from a rank, which must be `block` and lands at a row of the slot it belongs to.
-struct Receive {
-  const Mail* mail;
-  size_t index;
-  int from;
-  Block block;
-  size_t row;
-};
-
-// What a rank has under a block's name, and what is still on its way there.
-struct Slot {
-  bool held = false;
-  Met met;
-  std::vector<Receive> incoming;
-};
-
-struct Player {
-  size_t at = 0;  // its next step
-  std::map<Block, Slot> slots;
-  Block saved;  // backward: the query block that delta forms from what the forward left, until it did
-  const Receive* waiting = nullptr;  // why it cannot go on
-};
-
+// Plays all ranks. What one rank's steps read, add and send is known from its Play; here are the others' messages.
 class Game {
  public:
-  explicit Game(const Plan& plan)
-      : plan_(plan), ranks_(static_cast<int>(plan.ranks.size())), words_((ranks_ + 63) / 64), players_(ranks_) {}
+  Game(const Plan& plan, const std::vector<Play>& plays)
+      : plan_(plan), plays_(plays), words_((plan.chunks() + 63) / 64) {
+    for (const Play& play : plays) {
+      Player player;
+      player.met.resize(play.buffers.size());
+      player.arrivals.resize(play.arrivals.size());
+      players_.push_back(std::move(player));
+    }
+  }
 
   void play() {
-    if (ranks_ < 1 || plan_.slices < 1)
-      throw UserError(cat("plan is wrong: it has ", ranks_, " ranks and ", plan_.slices,
-                          " slices of the heads: there must be 1 or more of each"));
-    for (int rank = 0; rank < ranks_; ++rank) hold_inputs(rank);
     // Each rank runs as far as it can. Posting never waits, and a channel has one writer and one reader, so the order
     // in which ranks take turns cannot change what any of them reads: if this order ends well, every order does.
+    const int ranks = static_cast<int>(plays_.size());
     for (bool moved = true; moved;) {
       moved = false;
-      for (int rank = 0; rank < ranks_; ++rank)
-        for (Player& player = players_[rank]; player.at < plan_.ranks[rank].size() && step(rank); ++player.at)
+      for (int rank = 0; rank < ranks; ++rank)
+        for (Player& player = players_[rank]; player.at < plays_[rank].actions.size() && act(rank); ++player.at)
           moved = true;
     }
-    for (int rank = 0; rank < ranks_; ++rank)
-      if (players_[rank].at < plan_.ranks[rank].size()) fail_waiting(rank);
-    for (int rank = 0; rank < ranks_; ++rank) check_end(rank);
+    for (int rank = 0; rank < ranks; ++rank)
+      if (players_[rank].at < plays_[rank].actions.size()) fail_waiting(rank);
+    for (int rank = 0; rank < ranks; ++rank) check_end(rank);
     for (const auto& [channel, mail] : mail_)
       if (mail.sent.size() > mail.posted)
-        throw UserError(cat("plan is wrong: rank ", std::get<0>(channel), " sends ",
-                            to_text(mail.sent[mail.posted].block), " to rank ", std::get<1>(channel),
-                            ", which never receives it"));
+        fail_leftover(std::get<0>(channel), std::get<1>(channel), mail.sent[mail.posted].block);
   }
 
  private:
-  [[noreturn]] void fail(int rank, const std::string& what) const {
-    const Steps& steps = plan_.ranks[rank];
-    const size_t at = players_[rank].at;
-    const std::string place = at < steps.size() ? cat("step ", at, " (", to_text(steps[at]), ")") : "its end";
-    throw UserError(cat("plan is wrong at rank ", rank, ", ", place, ": ", what));
-  }
+  struct Parcel {
+    Block block;
+    Met met;
+  };
+  // Messages from one rank to another of one kind and data are matched in order: the n-th sent is the n-th received.
+  using Channel = std::tuple<int, int, Traffic, Data>;
+  struct Mail {
+    std::vector<Parcel> sent;
+    size_t posted = 0;  // receives
+  };
+  struct Waiting {
+    const Mail* mail;
+    size_t index;  // in the channel
+    int receive;   // in the action
+  };
+  // What an arrival waits for, and what the rank itself adds to it.
+  struct Coming {
+    std::vector<Waiting> messages;
+    Met own;
+  };
+  struct Player {
+    size_t at = 0;         // its next step
+    std::vector<Met> met;  // of its buffers
+    std::vector<Coming> arrivals;
+    const Waiting* waiting = nullptr;  // why it cannot go on
+    size_t waiting_action = 0;
+  };
 
   [[noreturn]] void fail_waiting(int rank) const {
-    const Receive& receive = *players_[rank].waiting;
-    fail(rank, cat("waits for ever: rank ", receive.from, " does not send ", to_text(receive.block)));
-  }
-
-  void demand(bool holds, int rank, const char* rule) const {
-    if (!holds) fail(rank, rule);
+    const Player& player = players_[rank];
+    const Message& message = plays_[rank].actions[player.waiting_action].receives[player.waiting->receive];
+    fail(plan_, rank, player.at, cat("waits for ever: rank ", message.peer, " does not send ", to_text(message.block)));
   }
 
   // Slices of the heads that a block holds.
   size_t slices_of(const Block& block) const { return block.slice == kAllHeads ? plan_.slices : 1; }
 
-  void hold_inputs(int rank) {
+  // Calls `visit` with every row of a part, in its order.
+  template <class Visit>
+  void each_row(int rank, const Part& part, const Visit& visit) const {
+    const size_t slices = slices_of(plays_[rank].buffers[part.buffer]);
+    for (const Run& run : part.runs)
+      for (int place = run.first; place < run.first + run.count; ++place)
+        for (size_t slice = 0; slice < slices; ++slice)
+          if (part.slice == kAllHeads || part.slice == static_cast<int>(slice)) visit(place * slices + slice);
+  }
+
+  bool has_rows(int rank, const Part& part) const { return is_partial(plays_[rank].buffers[part.buffer].data); }
+
+  Met& rows(int rank, int buffer) {
+    Met& met = players_[rank].met[buffer];
+    const Block& block = plays_[rank].buffers[buffer];
+    if (met.empty()) met.resize(block.chunks.size() * slices_of(block) * words_);
+    return met;
+  }
+
+  // Adds what has been met, row after row; meeting a chunk twice is the error this whole file exists for.
+  void add(int rank, const Part& part, const Met& more) {
+    Met& met = rows(rank, part.buffer);
+    const Block& block = plays_[rank].buffers[part.buffer];
+    size_t next = 0;
+    each_row(rank, part, [&](size_t row) {
+      for (size_t word = 0; word < words_; ++word, ++next) {
+        uint64_t& mine = met[row * words_ + word];
+        if (const uint64_t twice = mine & more[next])
+          fail(plan_, rank, players_[rank].at,
+               cat(to_text(block.data), " of chunk ", block.chunks[row / slices_of(block)], " meets chunk ",
+                   64 * word + std::countr_zero(twice), " twice"));
+        mine |= more[next];
+      }
+    });
+  }
+
+  // What a part has met, which it loses by that: it is given away.
+  Met take(int rank, const Part& part) {
+    Met taken;
+    if (!has_rows(rank, part)) return taken;
+    Met& met = rows(rank, part.buffer);
+    each_row(rank, part, [&](size_t row) {
+      for (size_t word = 0; word < words_; ++word) taken.push_back(std::exchange(met[row * words_ + word], 0));
+    });
+    return taken;
+  }
+
+  // False while some of an arrival has not been sent.
+  bool has_come(int rank, int id) {
     Player& player = players_[rank];
-    Block home{Data::keys, {rank}, kAllHeads};
-    if (plan_.pass == Pass::forward) {
-      player.slots[{Data::query, {rank}, kAllHeads}].held = true;
-    } else {
-      player.slots[{Data::out_grad, {rank}, kAllHeads}].held = true;
-      // The forward left what its all-to-all brought: the group's chunks of one slice.
-      for (const Step& step : plan_.ranks[rank])
-        if (step.op == Op::all_to_all && step.in.slice == kAllHeads) home = step.out;
-      player.saved = {Data::query, home.chunks, home.slice};
-    }
-    player.slots[{Data::keys, home.chunks, home.slice}].held = true;
-  }
-
-  void check_block(int rank, const Block& block) const {
-    demand(!block.chunks.empty(), rank, "it names a block without chunks");
-    std::vector<bool> named(ranks_);
-    for (int chunk : block.chunks) {
-      demand(chunk >= 0 && chunk < ranks_, rank, "it names a chunk that no rank owns");
-      demand(!named[chunk], rank, "it names a chunk twice in one block");
-      named[chunk] = true;
-    }
-    demand(block.slice >= kAllHeads && block.slice < plan_.slices, rank,
-           "it names a slice of the heads that is not there");
-  }
-
-  // Adds rows of what has been met, from `row` on; meeting a chunk twice is the error this whole file exists for.
-  void add(int rank, const Block& block, Slot& slot, const Met& more, size_t row = 0) {
-    slot.held = true;
-    if (more.empty()) return;
-    slot.met.resize(block.chunks.size() * slices_of(block) * words_);
-    for (size_t i = 0; i < more.size(); ++i) {
-      uint64_t& mine = slot.met[row * words_ + i];
-      if (const uint64_t twice = mine & more[i])
-        fail(rank, cat(to_text(block.data), " of chunk ", block.chunks[(row + i / words_) / slices_of(block)],
-                       " meets chunk ", 64 * (i % words_) + std::countr_zero(twice), " twice"));
-      mine |= more[i];
-    }
-  }
-
-  // Brings in what is on its way to `block`: false while some of it has not been sent. Fails when nothing ever brings
-  // it.
-  bool ready(int rank, const Block& block) {
-    Slot& slot = players_[rank].slots[block];
-    for (const Receive& receive : slot.incoming)
-      if (receive.mail->sent.size() <= receive.index) {
-        players_[rank].waiting = &receive;
+    for (const Waiting& waiting : player.arrivals[id].messages)
+      if (waiting.mail->sent.size() <= waiting.index) {
+        player.waiting = &waiting;
+        player.waiting_action = plays_[rank].arrivals[id].action;
         return false;
       }
-    for (const Receive& receive : slot.incoming) {
-      const Parcel& parcel = receive.mail->sent[receive.index];
-      if (parcel.block != receive.block)
-        fail(rank, cat("rank ", receive.from, " sends ", to_text(parcel.block), " where ", to_text(receive.block),
-                       " is expected"));
-      add(rank, block, slot, parcel.met, receive.row);
-    }
-    slot.incoming.clear();
-    if (!slot.held) fail(rank, cat("reads ", to_text(block), ", which it does not hold"));
     return true;
   }
 
-  void send(int rank, int to, Op op, Block block, Met met) {
-    demand(to >= 0 && to < ranks_ && to != rank, rank, "it sends to a rank that is not a peer");
-    mail_[{rank, to, op, block.data}].sent.push_back({std::move(block), std::move(met)});
-  }
-
-  // Expects `block`, to land in the slot of `into` from `row` on.
-  void receive(int rank, int from, Op op, Block block, const Block& into, size_t row = 0) {
-    demand(from >= 0 && from < ranks_ && from != rank, rank, "it receives from a rank that is not a peer");
-    Mail& mail = mail_[{from, rank, op, block.data}];
-    players_[rank].slots[into].incoming.push_back({&mail, mail.posted++, from, std::move(block), row});
-  }
-
-  // What a block has met; a partial one is given away by this.
-  Met take(int rank, const Block& block) {
-    Slot& slot = players_[rank].slots[block];
-    if (is_partial(block.data)) slot.held = false;
-    return std::exchange(slot.met, {});
-  }
-
-  // Part `index` of `parts` equal ones.
-  static Met part_of(const Met& met, size_t parts, size_t index) {
-    const size_t size = met.size() / parts;
-    return {met.begin() + index * size, met.begin() + (index + 1) * size};
+  // Joins an arrival with what is there.
+  void settle(int rank, int id) {
+    const Arrival& arrival = plays_[rank].arrivals[id];
+    const Coming& coming = players_[rank].arrivals[id];
+    for (const Waiting& waiting : coming.messages) {
+      const Block& sent = waiting.mail->sent[waiting.index].block;
+      const Message& expected = plays_[rank].actions[arrival.action].receives[waiting.receive];
+      if (sent != expected.block) fail_unexpected(plan_, rank, players_[rank].at, expected.peer, sent, expected.block);
+    }
+    auto message = coming.messages.begin();
+    for (const Source& source : arrival.sources) {
+      Part into = arrival.into;
+      into.slice = source.slice;
+      add(rank, into, source.receive < 0 ? coming.own : message->mail->sent[message->index].met);
+      if (source.receive >= 0) ++message;
+    }
   }
 
   // Takes one step of `rank`; false when it has to wait for another rank.
-  bool step(int rank) {
-    const Step& step = plan_.ranks[rank][players_[rank].at];
-    const bool exchanges = step.op == Op::exchange;
-    if (!exchanges || sends(step)) check_block(rank, step.in);
-    if (!exchanges || receives(step)) check_block(rank, step.out);
-    if ((!exchanges || sends(step)) && !ready(rank, step.in)) return false;
-    switch (step.op) {
-      case Op::delta:
-        delta(rank, step);
-        return true;
-      case Op::exchange:
-        exchange(rank, step);
-        return true;
-      case Op::attend:
-        return attend(rank, step);
-      case Op::gather:
-        gather(rank, step);
-        return true;
-      case Op::merge:
-        merge(rank, step);
-        return true;
-      case Op::all_to_all:
-        all_to_all(rank, step);
-        return true;
-    }
-    return false;
-  }
-
-  void delta(int rank, const Step& step) {
-    demand(step.in.data == Data::out_grad && step.out == Block{Data::query, step.in.chunks, step.in.slice}, rank,
-           "delta turns out_grad into the query block of the same chunks");
-    demand(step.out == players_[rank].saved, rank,
-           "delta is taken once, of the chunks whose out the forward left here");
-    players_[rank].saved = {};
-    players_[rank].slots[step.out].held = true;
-  }
-
-  void exchange(int rank, const Step& step) {
-    demand(sends(step) || receives(step), rank, "an exchange sends or receives");
-    demand(!sends(step) || !receives(step) || step.in.data == step.out.data, rank,
-           "an exchange sends and receives the same kind of data");
-    if (sends(step)) send(rank, step.to, step.op, step.in, take(rank, step.in));
-    if (receives(step)) receive(rank, step.from, step.op, step.out, step.out);
-  }
-
-  bool attend(int rank, const Step& step) {
-    demand(step.in.data == Data::query && step.out.data == Data::keys, rank, "attend reads queries and keys");
-    demand(step.in.slice == step.out.slice, rank, "attend reads two slices of the heads");
-    if (!ready(rank, step.out)) return false;
-    const auto meet = [&](const Block& result, const std::vector<int>& others) {
-      const size_t rows = result.chunks.size() * slices_of(result);
-      Met met(rows * words_);
-      for (size_t row = 0; row < rows; ++row)
-        for (int other : others) met[row * words_ + other / 64] |= uint64_t{1} << (other % 64);
-      add(rank, result, players_[rank].slots[result], met);
-    };
-    if (plan_.pass == Pass::forward) {
-      meet(out_of(step), step.out.chunks);
-    } else {
-      meet(query_grad_of(step), step.out.chunks);
-      meet(keys_grad_of(step), step.in.chunks);
+  bool act(int rank) {
+    Player& player = players_[rank];
+    const Action& action = plays_[rank].actions[player.at];
+    for (int id : action.waits)
+      if (!has_come(rank, id)) return false;
+    for (int id : action.waits) settle(rank, id);
+    // The two sides of an attend meet: what is added to for the first has met the second, and the other way round.
+    for (size_t i = 0; i < action.adds.size(); ++i) meet(rank, action.adds[i], action.reads[1 - i]);
+    for (const Message& message : action.sends)
+      mail_[{rank, message.peer, message.kind, message.block.data}].sent.push_back(
+          {message.block, take(rank, message.part)});
+    for (int id : action.arrivals) {
+      Coming& coming = player.arrivals[id];
+      for (const Source& source : plays_[rank].arrivals[id].sources)
+        if (source.receive < 0) coming.own = take(rank, source.part);
+      for (int receive : plays_[rank].arrivals[id].receives) {
+        const Message& message = action.receives[receive];
+        Mail& mail = mail_[{message.peer, rank, message.kind, message.block.data}];
+        coming.messages.push_back({&mail, mail.posted++, receive});
+      }
     }
     return true;
   }
 
-  // The rank's index in the group of a step whose `whole` block is shared out over it.
-  size_t place_in(int rank, const Step& step, const Block& whole) const {
-    const auto found = std::find(step.group.begin(), step.group.end(), rank);
-    demand(found != step.group.end(), rank, "the rank is not in its own group");
-    demand(whole.chunks.size() % step.group.size() == 0, rank, "the chunks do not divide over the group");
-    return found - step.group.begin();
+  void meet(int rank, const Part& result, const Part& others) {
+    Met row(words_), met;
+    const std::vector<int>& table = plays_[rank].buffers[others.buffer].chunks;
+    for (const Run& run : others.runs)
+      for (int place = run.first; place < run.first + run.count; ++place)
+        row[table[place] / 64] |= uint64_t{1} << (table[place] % 64);
+    each_row(rank, result, [&](size_t) { met.insert(met.end(), row.begin(), row.end()); });
+    add(rank, result, met);
   }
 
-  void gather(int rank, const Step& step) {
-    const size_t place = place_in(rank, step, step.out), size = step.group.size();
-    demand(!is_partial(step.in.data), rank, "partial results are merged, not gathered");
-    demand(step.in == Block{step.out.data, share_of(step.out.chunks, size, place), step.out.slice}, rank,
-           "a gather puts the own block at the own place of the group");
-    players_[rank].slots[step.out].held = true;
-    for (size_t i = 0; i < size; ++i) {
-      if (i == place) continue;
-      send(rank, step.group[i], step.op, step.in, {});
-      receive(rank, step.group[i], step.op, {step.out.data, share_of(step.out.chunks, size, i), step.out.slice},
-              step.out);
-    }
-  }
-
-  void merge(int rank, const Step& step) {
-    const size_t place = place_in(rank, step, step.in), size = step.group.size();
-    demand(is_partial(step.in.data), rank, "only partial results are merged");
-    demand(step.out == Block{step.in.data, share_of(step.in.chunks, size, place), step.in.slice}, rank,
-           "a merge keeps the share at the own place of the group");
-    const Met met = take(rank, step.in);
-    add(rank, step.out, players_[rank].slots[step.out], part_of(met, size, place));
-    for (size_t i = 0; i < size; ++i) {
-      if (i == place) continue;
-      send(rank, step.group[i], step.op, {step.in.data, share_of(step.in.chunks, size, i), step.in.slice},
-           part_of(met, size, i));
-      receive(rank, step.group[i], step.op, step.out, step.out);
-    }
-  }
-
-  // A transpose in either direction: row i goes to member i, and what member i sends becomes row i.
-  void all_to_all(int rank, const Step& step) {
-    const bool to_heads = step.in.slice == kAllHeads;
-    const Block& slice = to_heads ? step.out : step.in;  // the group's chunks, one slice
-    const Block& whole = to_heads ? step.in : step.out;  // the own chunk, all slices
-    const int place = static_cast<int>(place_in(rank, step, slice)), size = static_cast<int>(step.group.size());
-    demand(size == plan_.slices && step.in.data == step.out.data && slice.chunks == step.group &&
-               slice.slice == place && whole.chunks == std::vector<int>{rank} && whole.slice == kAllHeads,
-           rank, "an all-to-all trades the own chunk of all heads for the group's chunks of the own slice");
-    const Met met = take(rank, step.in);
-    add(rank, step.out, players_[rank].slots[step.out], part_of(met, size, place), place);
-    for (int i = 0; i < size; ++i) {
-      const int peer = step.group[i];
-      if (i == place) continue;
-      const Data data = step.in.data;
-      send(rank, peer, step.op, {data, {to_heads ? rank : peer}, to_heads ? i : place}, part_of(met, size, i));
-      receive(rank, peer, step.op, {data, {to_heads ? peer : rank}, to_heads ? place : i}, step.out, i);
-    }
-  }
-
-  // At its end a rank has its own finished results, and nothing is left that someone should have read.
+  // At its end a rank has its own finished results.
   void check_end(int rank) {
-    const bool forward = plan_.pass == Pass::forward;
-    for (Data data : forward ? std::vector{Data::out} : std::vector{Data::query_grad, Data::keys_grad}) {
-      const Block result{data, {rank}, kAllHeads};
-      if (!ready(rank, result)) fail_waiting(rank);
-      Met met = take(rank, result);
-      for (int slice = 0; slice < plan_.slices; ++slice)
-        for (int other = 0; other < ranks_; ++other)
-          if (!(met[slice * words_ + other / 64] >> (other % 64) & 1))
-            fail(rank, cat(to_text(data), " of chunk ", rank, " never meets chunk ", other,
-                           plan_.slices == 1 ? "" : cat(" in slice ", slice)));
+    for (int id : plays_[rank].last_waits) {
+      if (!has_come(rank, id)) fail_waiting(rank);
+      settle(rank, id);
     }
-    for (const auto& [block, slot] : players_[rank].slots) {
-      if (!slot.incoming.empty())
-        fail(rank, cat("receives ", to_text(slot.incoming.front().block), ", which nothing reads"));
-      if (slot.held && is_partial(block.data))
-        fail(rank, cat("keeps ", to_text(block), ", a partial result that nobody merges"));
+    for (const Part& result : plays_[rank].results) {
+      const Block& block = plays_[rank].buffers[result.buffer];
+      const Met& met = rows(rank, result.buffer);
+      each_row(rank, result, [&](size_t row) {
+        for (int other = 0; other < plan_.chunks(); ++other)
+          if (!(met[row * words_ + other / 64] >> (other % 64) & 1))
+            fail(plan_, rank, players_[rank].at,
+                 cat(to_text(block.data), " of chunk ", block.chunks[row / slices_of(block)], " never meets chunk ",
+                     other, plan_.slices == 1 ? "" : cat(" in slice ", row % slices_of(block))));
+      });
     }
   }
 
   const Plan& plan_;
-  int ranks_;
+  const std::vector<Play>& plays_;
   size_t words_;  // of 64 chunks, in a row
   std::vector<Player> players_;
   std::map<Channel, Mail> mail_;
 };
 
+// Plays only the messages, each rank's groups in order.
+class Queues {
+ public:
+  Queues(const Plan& plan, const std::vector<Play>& plays, Posting posting) : plan_(plan), queues_(plays.size()) {
+    for (const Play& play : plays)
+      for (size_t step = 0; step < play.actions.size(); ++step) {
+        const Action& action = play.actions[step];
+        Group group{step, {}};
+        const auto post = [&](const Message& message, bool sends) {
+          group.posts.push_back({&message, sends});
+          if (posting == Posting::singly) queues_[play.rank].groups.push_back(std::exchange(group, {step, {}}));
+        };
+        for (const Message& message : action.sends) post(message, true);
+        for (const Message& message : action.receives) post(message, false);
+        if (!group.posts.empty()) queues_[play.rank].groups.push_back(std::move(group));
+      }
+  }
+
+  void play() {
+    std::vector<int> ready;  // ranks whose next group may begin
+    for (int rank = 0; rank < static_cast<int>(queues_.size()); ++rank) ready.push_back(rank);
+    while (!ready.empty()) {
+      const int rank = ready.back();
+      ready.pop_back();
+      Queue& queue = queues_[rank];
+      if (queue.at == queue.groups.size()) continue;
+      const Group& group = queue.groups[queue.at];
+      queue.open = group.posts.size();
+      for (const Post& post : group.posts) begin(rank, group.step, post, ready);
+    }
+    for (int rank = 0; rank < static_cast<int>(queues_.size()); ++rank)
+      if (const Queue& queue = queues_[rank]; queue.at < queue.groups.size()) fail_stuck(rank, queue);
+  }
+
+ private:
+  struct Post {
+    const Message* message;
+    bool sends;
+  };
+  struct Group {
+    size_t step;
+    std::vector<Post> posts;
+  };
+  struct Queue {
+    std::vector<Group> groups;
+    size_t at = 0, open = 0;  // the group under way, and its messages that have not met their partner
+  };
+  // Posted and not yet met, in order; at most one side has entries.
+  struct Pair {
+    std::deque<const Message*> sent, expected;
+  };
+
+  void begin(int rank, size_t step, const Post& post, std::vector<int>& ready) {
+    const Message& mine = *post.message;
+    Pair& pair = post.sends ? pairs_[{rank, mine.peer}] : pairs_[{mine.peer, rank}];
+    auto& others = post.sends ? pair.expected : pair.sent;
+    if (others.empty()) {
+      (post.sends ? pair.sent : pair.expected).push_back(&mine);
+      return;
+    }
+    const Message& theirs = *others.front();
+    others.pop_front();
+    if (mine.block != theirs.block || mine.kind != theirs.kind)
+      fail(plan_, rank, step,
+           cat("without tags it would ", post.sends ? "send " : "receive ", to_text(mine.block), " where rank ",
+               mine.peer, post.sends ? " expects " : " sends ", to_text(theirs.block)));
+    for (int one : {rank, mine.peer})
+      if (--queues_[one].open == 0) {
+        ++queues_[one].at;
+        ready.push_back(one);
+      }
+  }
+
+  [[noreturn]] void fail_stuck(int rank, const Queue& queue) const {
+    const Group& group = queue.groups[queue.at];
+    for (const Post& post : group.posts) {
+      const Message& message = *post.message;
+      const auto pair = pairs_.find(post.sends ? std::pair{rank, message.peer} : std::pair{message.peer, rank});
+      const auto& waiting = post.sends ? pair->second.sent : pair->second.expected;
+      if (std::find(waiting.begin(), waiting.end(), &message) != waiting.end())
+        fail(plan_, rank, group.step,
+             cat("without tags it waits for ever for rank ", message.peer, " to ", post.sends ? "receive " : "send ",
+                 to_text(message.block)));
+    }
+    throw InternalError("a group waits for nothing");
+  }
+
+  const Plan& plan_;
+  std::vector<Queue> queues_;
+  std::map<std::pair<int, int>, Pair> pairs_;  // (from, to)
+};
+
 }  // namespace
 
-void check_plan(const Plan& plan) { Game(plan).play(); }
+void check_plan(const Plan& plan) {
+  const std::vector<Play> plays = play_all(plan);
+  Game(plan, plays).play();
+  Queues(plan, plays, Posting::together).play();
+}
+
+void check_order(const Plan& plan, Posting posting) { Queues(plan, play_all(plan), posting).play(); }
 
 void check_volume(const Plan& plan, const Grid& grid, const Problem& problem) {
   for (int rank = 0; rank < grid.ranks(); ++rank) {

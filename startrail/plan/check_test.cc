@@ -74,10 +74,12 @@ TEST(CheckPlan, RefusesADeadlock) {
   EXPECT_EQ(wrong("exchange keys 1 from 1\n" + kAttend0 + "exchange keys 0 to 1\n",
                   "exchange keys 0 from 0\n" + kAttend1 + "exchange keys 1 to 0\n"),
             "plan is wrong at rank 0, step 2 (attend query 0 x keys 1): waits for ever: rank 1 does not send keys 1");
-  // One of them turned round is no deadlock.
-  EXPECT_EQ(wrong("exchange keys 1 from 1\n" + kAttend0 + "exchange keys 0 to 1\n",
-                  "exchange keys 0 from 0\nexchange keys 1 to 0\n" + kAttend1),
-            "no error");
+  // One of them turned round is no deadlock; but without tags its receive must not come before its send either.
+  const std::string late = "exchange keys 1 from 1\n" + kAttend0 + "exchange keys 0 to 1\n";
+  EXPECT_EQ(wrong(late, "exchange keys 1 to 0\nexchange keys 0 from 0\n" + kAttend1), "no error");
+  EXPECT_EQ(wrong(late, "exchange keys 0 from 0\nexchange keys 1 to 0\n" + kAttend1),
+            "plan is wrong at rank 0, step 0 (exchange keys 1 from 1): without tags it waits for ever for rank 1 to "
+            "send keys 1");
 }
 
 TEST(CheckPlan, RefusesWhatIsNotMatched) {
@@ -85,7 +87,7 @@ TEST(CheckPlan, RefusesWhatIsNotMatched) {
             "plan is wrong: rank 0 sends query 0 to rank 1, which never receives it");
   EXPECT_EQ(wrong(kRight0 + "exchange query 1 from 1\n", kRight1),
             "plan is wrong at rank 0, its end: receives query 1, which nothing reads");
-  EXPECT_EQ(wrong("exchange keys 0 to 1 and keys 0 from 1\n" + kAttend0, kRight1),
+  EXPECT_EQ(wrong("exchange keys 0 to 1 and keys 0 from 1\nattend query 0 x keys 0\n", kRight1),
             "plan is wrong at rank 0, step 1 (attend query 0 x keys 0): rank 1 sends keys 1 where keys 0 is expected");
 }
 
@@ -115,9 +117,9 @@ TEST(CheckPlan, RefusesWorkThatNobodyNeeds) {
 TEST(CheckPlan, RefusesAChunkTwiceInABlock) {
   // Both gather keys 0 twice: attending that block would count chunk 0 twice where a set sees it once.
   EXPECT_EQ(
-      wrong("exchange keys 0 to 1\ngather keys 0 -> keys 0,0 over 0,1\nattend query 0 x keys 0,0\n",
-            "exchange keys 0 from 0\ngather keys 0 -> keys 0,0 over 0,1\n"),
-      "plan is wrong at rank 0, step 1 (gather keys 0 -> keys 0,0 over 0,1): it names a chunk twice in one block");
+      wrong("exchange keys 0 to 1\ngather keys 0 -> keys 0,0 over 0:0 1:0\nattend query 0 x keys 0,0\n",
+            "exchange keys 0 from 0\ngather keys 0 -> keys 0,0 over 0:0 1:0\n"),
+      "plan is wrong at rank 0, step 1 (gather keys 0 -> keys 0,0 over 0:0 1:0): it names a chunk twice in one block");
 }
 
 TEST(CheckPlan, RefusesEmptyPlans) {
@@ -133,37 +135,42 @@ TEST(CheckPlan, RefusesStepsThatBreakTheirRule) {
   EXPECT_EQ(wrong_step("attend query 0 x keys 0 /1"), "it names a slice of the heads that is not there");
   EXPECT_EQ(wrong_step("attend query 0 x keys 0 /0"), "attend reads two slices of the heads");
   EXPECT_EQ(wrong_step("attend keys 0 x query 0"), "attend reads queries and keys");
-  EXPECT_EQ(wrong_step("delta query 0 -> query 0"), "delta turns out_grad into the query block of the same chunks");
+  EXPECT_EQ(wrong_step("delta query 0 with saved 0 -> query 0"),
+            "delta turns out_grad and saved into the query block of the same chunks");
   EXPECT_EQ(wrong_step("exchange keys 0 to 1 and query 1 from 1"),
             "an exchange sends and receives the same kind of data");
   EXPECT_EQ(wrong_step("exchange keys 0 to 0"), "it sends to a rank that is not a peer");
   EXPECT_EQ(wrong_step("exchange keys 0 to 2"), "it sends to a rank that is not a peer");
   EXPECT_EQ(wrong_step("exchange keys 0 from 0"), "it receives from a rank that is not a peer");
   EXPECT_EQ(wrong_step("exchange keys 0 from 2"), "it receives from a rank that is not a peer");
-  EXPECT_EQ(wrong_step("gather keys 0 -> keys 1 over 1"), "the rank is not in its own group");
-  EXPECT_EQ(wrong_step("gather keys 0 -> keys 0 over 0,1"), "the chunks do not divide over the group");
-  EXPECT_EQ(wrong_step("gather keys 0 -> keys 1,0 over 0,1"),
-            "a gather puts the own block at the own place of the group");
-  EXPECT_EQ(wrong_step("gather keys 0 -> query 0,1 over 0,1"),
-            "a gather puts the own block at the own place of the group");
-  EXPECT_EQ(wrong_step("merge keys 0 -> keys 0 over 0"), "only partial results are merged");
-  EXPECT_EQ(wrong_step("all_to_all query 0 -> query 0,1 /1 over 0,1", 2),
-            "an all-to-all trades the own chunk of all heads for the group's chunks of the own slice");
-  EXPECT_EQ(wrong_step("all_to_all query 0 -> keys 0,1 /0 over 0,1", 2),
-            "an all-to-all trades the own chunk of all heads for the group's chunks of the own slice");
+  EXPECT_EQ(wrong_step("gather keys 0 -> keys 1 over 1:1"), "the rank is not in its own group");
+  EXPECT_EQ(wrong_step("gather keys 0 -> keys 0 over 0:0 0:none"), "a rank is in the group twice");
+  const char* order = "the members' chunks are not those of the whole block, in its order";
+  EXPECT_EQ(wrong_step("gather keys 0 -> keys 0 over 0:0 1:1"), order);
+  EXPECT_EQ(wrong_step("gather keys 0 -> keys 1,0 over 0:0 1:1"), order);
+  EXPECT_EQ(wrong_step("gather keys 0 -> keys 1,0 over 0:1 1:0"),
+            "a gather brings the rank's own chunks of the group's");
+  EXPECT_EQ(wrong_step("gather keys 0 -> query 0,1 over 0:0 1:1"),
+            "a gather brings the rank's own chunks of the group's");
+  EXPECT_EQ(wrong_step("merge keys 0 -> keys 0 over 0:0"), "only partial results are merged");
+  EXPECT_EQ(wrong_step("all_to_all query 0 -> query 0,1 /1 over 0:0 1:1", 2),
+            "an all-to-all trades the own chunks of all heads for the group's chunks of the own slice");
+  EXPECT_EQ(wrong_step("all_to_all query 0 -> keys 0,1 /0 over 0:0 1:1", 2),
+            "an all-to-all trades the own chunks of all heads for the group's chunks of the own slice");
   const std::string out = "attend query 0 x keys 0\n", place = "plan is wrong at rank 0, step 1 (";
-  EXPECT_EQ(wrong(out + "gather out 0 -> out 0,1 over 0,1\n", ""),
-            place + "gather out 0 -> out 0,1 over 0,1): partial results are merged, not gathered");
-  EXPECT_EQ(wrong(out + "merge out 0 -> out 1 over 0\n", ""),
-            place + "merge out 0 -> out 1 over 0): a merge keeps the share at the own place of the group");
+  EXPECT_EQ(wrong(out + "gather out 0 -> out 0,1 over 0:0 1:1\n", ""),
+            place + "gather out 0 -> out 0,1 over 0:0 1:1): partial results are merged, not gathered");
+  EXPECT_EQ(wrong(out + "merge out 0 -> out 1 over 0:0\n", ""),
+            place + "merge out 0 -> out 1 over 0:0): a merge keeps the rank's own chunks of the group's");
 }
 
 TEST(CheckPlan, RefusesStepsThatTextCannotSay) {
-  const auto wrong_first = [](const Step& step) { return error_of([&] { check_plan({Pass::forward, 1, {{step}}}); }); };
-  EXPECT_EQ(wrong_first({Op::exchange, {}, {}, {}}),
+  Plan plan;
+  plan.owners = {0};
+  plan.ranks = {{{.op = Op::exchange}}};
+  EXPECT_EQ(error_of([&] { check_plan(plan); }),
             "plan is wrong at rank 0, step 0 (exchange ): an exchange sends or receives");
-  EXPECT_EQ(wrong_first({Op::attend, {Data::query, {}, kAllHeads}, {Data::keys, {0}, kAllHeads}, {}}),
-            "plan is wrong at rank 0, step 0 (attend query  x keys 0): it names a block without chunks");
+  EXPECT_EQ(wrong_step("attend query none x keys 0"), "it names a block without chunks");
 }
 
 TEST(CheckPlan, DeltaIsTakenOnceAndAtHome) {
@@ -171,17 +178,18 @@ TEST(CheckPlan, DeltaIsTakenOnceAndAtHome) {
     const std::string text = cat("plan backward_keys ranks 2 slices 1\nrank 0\n", rank0, "rank 1\n", rank1);
     return error_of([&] { check_plan(plan_from_text(text)); });
   };
-  const std::string delta = "delta out_grad 0 -> query 0\n";
-  const std::string rule = "delta is taken once, of the chunks whose out the forward left here";
-  EXPECT_EQ(wrong_backward(delta + delta, ""),
-            "plan is wrong at rank 0, step 1 (delta out_grad 0 -> query 0): " + rule);
-  EXPECT_EQ(wrong_backward("exchange out_grad 0 to 1\n", "exchange out_grad 0 from 0\n" + delta),
-            "plan is wrong at rank 1, step 1 (delta out_grad 0 -> query 0): " + rule);
+  const std::string delta = "delta out_grad 0 with saved 0 -> query 0\n";
+  const std::string rule = "step 1 (delta out_grad 0 with saved 0 -> query 0): reads saved 0, which it does not hold";
+  EXPECT_EQ(wrong_backward(delta + delta, ""), "plan is wrong at rank 0, " + rule);
+  const std::string home = "delta out_grad 1 with saved 1 -> query 1\nattend query 1 x keys 1\n";
+  EXPECT_EQ(wrong_backward("exchange out_grad 0 to 1\n" + delta + "attend query 0 x keys 0\n",
+                           "exchange out_grad 0 from 0\n" + delta + home),
+            "plan is wrong at rank 1, " + rule);
 }
 
 TEST(CheckVolume, NamesTheRankTheKindAndTheGrid) {
   const Layout layout{Order::zigzag, 64, 4};
-  const Problem problem{.heads = 4, .key_heads = 4, .dim = 8, .queries = layout, .keys = layout};
+  const Problem problem = make_problem({.heads = 4, .key_heads = 4, .dim = 8}, layout, layout);
   const Plan ring = make_plan({.ring = 4}, Pass::forward);
   EXPECT_NO_THROW(check_volume(ring, {.ring = 4}, problem));
   // 16 tokens x 4 heads x 8 x 4 bytes, of keys and values: 4096 bytes a hop, three times.

@@ -27,7 +27,10 @@ class Maker {
       return steps_;
     }
     to_heads(Data::out_grad);
-    steps_.push_back({Op::delta, block(Data::out_grad, own_), block(Data::query, own_), {}});
+    steps_.push_back({.op = Op::delta,
+                      .in = block(Data::out_grad, own_),
+                      .with = block(Data::saved, own_),
+                      .out = block(Data::query, own_)});
     gather(Data::query, Axis::team);
     gather(Data::keys, Axis::stripe);
     ride(pass_ == Pass::backward_keys ? Data::keys : Data::query);
@@ -50,21 +53,30 @@ class Maker {
     return chunks;
   }
 
-  void to_heads(Data data) {
-    if (grid_.heads > 1) steps_.push_back({Op::all_to_all, home(data), block(data, own_), own_});
+  // The ranks of the line of `axis`, each with the chunks that it and its heads group stand for.
+  std::vector<Member> members(Axis axis) const {
+    std::vector<Member> group;
+    for (int rank : line_through(grid_, rank_, axis))
+      group.push_back({rank, axis == Axis::heads ? std::vector{rank} : line_through(grid_, rank, Axis::heads)});
+    return group;
   }
-  void to_tokens(Data data) {
-    if (grid_.heads > 1) steps_.push_back({Op::all_to_all, block(data, own_), home(data), own_});
+
+  void trade(Block in, Block out) {
+    if (grid_.heads > 1)
+      steps_.push_back(
+          {.op = Op::all_to_all, .in = std::move(in), .out = std::move(out), .group = members(Axis::heads)});
   }
+  void to_heads(Data data) { trade(home(data), block(data, own_)); }
+  void to_tokens(Data data) { trade(block(data, own_), home(data)); }
   void gather(Data data, Axis axis) {
     if (grid_.size(axis) == 1) return;
     steps_.push_back(
-        {Op::gather, block(data, own_), block(data, gathered(rank_, axis)), line_through(grid_, rank_, axis)});
+        {.op = Op::gather, .in = block(data, own_), .out = block(data, gathered(rank_, axis)), .group = members(axis)});
   }
   void merge(Data data, Axis axis) {
     if (grid_.size(axis) == 1) return;
     steps_.push_back(
-        {Op::merge, block(data, gathered(rank_, axis)), block(data, own_), line_through(grid_, rank_, axis)});
+        {.op = Op::merge, .in = block(data, gathered(rank_, axis)), .out = block(data, own_), .group = members(axis)});
   }
 
   // Passes one side around the ring while the other stays; in a backward the riding side's gradient follows one step
@@ -82,14 +94,18 @@ class Maker {
       return block(kind, chunks[(at_ + 2 * size - step) % size]);
     };
     const auto exchange = [&](Data kind, int sent, int received) {
-      steps_.push_back({Op::exchange, visitor(kind, sent), visitor(kind, received), {}, next, previous});
+      steps_.push_back({.op = Op::exchange,
+                        .in = visitor(kind, sent),
+                        .out = visitor(kind, received),
+                        .to = next,
+                        .from = previous});
     };
     const bool backward = pass_ != Pass::forward;
     for (int step = 0; step < size; ++step) {
       if (step + 1 < size) exchange(data, step, step + 1);
       if (backward && step >= 2) exchange(grad, step - 1, step);
       const Block visits = visitor(data, step);
-      steps_.push_back({Op::attend, keys_ride ? stays : visits, keys_ride ? visits : stays, {}});
+      steps_.push_back({.op = Op::attend, .in = keys_ride ? stays : visits, .with = keys_ride ? visits : stays});
     }
     if (backward && size > 1) exchange(grad, size - 1, size);
   }
@@ -108,8 +124,10 @@ Steps make_steps(const Grid& grid, Pass pass, int rank) {
   return Maker(grid, pass, rank).make();
 }
 
+PlanHead plan_head(const Grid& grid, Pass pass) { return {pass, grid.heads, own_chunk_each(grid.ranks())}; }
+
 Plan make_plan(const Grid& grid, Pass pass) {
-  Plan plan{pass, grid.heads, {}};
+  Plan plan{plan_head(grid, pass), {}};
   for (int rank = 0; rank < grid.ranks(); ++rank) plan.ranks.push_back(make_steps(grid, pass, rank));
   return plan;
 }

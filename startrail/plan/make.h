@@ -9,6 +9,7 @@ namespace startrail {
 // The steps of one rank; cheap enough to make at every call.
 Steps make_steps(const Grid& grid, Pass pass, int rank);
 
+PlanHead plan_head(const Grid& grid, Pass pass);
 Plan make_plan(const Grid& grid, Pass pass);
 
 }  // namespace startrail

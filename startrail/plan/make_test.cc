@@ -6,14 +6,11 @@
 #include <map>
 
 #include "startrail/base/error.h"
-#include "startrail/layout/tile.h"
 #include "startrail/plan/check.h"
 #include "startrail/plan/text.h"
 
 namespace startrail {
 namespace {
-
-constexpr Pass kPasses[] = {Pass::forward, Pass::backward_keys, Pass::backward_queries};
 
 std::string name(const Grid& grid, Pass pass) { return to_text(grid) + ", " + to_text(pass); }
 
@@ -39,12 +36,10 @@ int count_hops(const Steps& steps, Data data) {
 std::vector<int64_t> causal_work(const Grid& grid, Pass pass, int64_t tokens) {
   const int ranks = grid.ranks();
   const Layout layout{Order::zigzag, tokens, ranks};
-  const Band band({.causal = true}, tokens, tokens);
-  std::vector<int64_t> work(ranks);
+  const Problem problem = make_problem({}, layout, layout);
+  std::vector<int64_t> work;
   for (int rank = 0; rank < ranks; ++rank)
-    for (const Step& step : make_steps(grid, pass, rank))
-      if (step.op == Op::attend)
-        work[rank] += count_pairs(band, chunk_pieces(layout, step.in.chunks), chunk_pieces(layout, step.out.chunks));
+    work.push_back(rank_work(make_steps(grid, pass, rank), problem, {.causal = true}));
   return work;
 }
 
@@ -77,9 +72,9 @@ TEST(GridPlan, AttendsEveryPairOnce) {
     for (int rank = 0; rank < ranks; ++rank)
       for (const Step& step : make_steps(grid, pass, rank)) {
         if (step.op != Op::attend) continue;
-        ASSERT_EQ(step.in.slice, step.out.slice);
+        ASSERT_EQ(step.in.slice, step.with.slice);
         for (int q : step.in.chunks)
-          for (int k : step.out.chunks) ++attended[(q * ranks + k) * grid.heads + std::max(step.in.slice, 0)];
+          for (int k : step.with.chunks) ++attended[(q * ranks + k) * grid.heads + std::max(step.in.slice, 0)];
       }
     ASSERT_EQ(attended, std::vector<int>(attended.size(), 1)) << name(grid, pass);
   });
@@ -119,8 +114,8 @@ TEST(GridPlan, StarTrailIsThePapersFigure) {
   const Plan plan = make_plan(parse_grid("startrail:2", 16), Pass::forward);
   std::string text;
   for (const Step& step : plan.ranks[0]) text += to_text(step) + "\n";
-  EXPECT_EQ(text, R"(gather query 0 -> query 0,1 over 0,1
-gather keys 0 -> keys 0,8 over 0,8
+  EXPECT_EQ(text, R"(gather query 0 -> query 0,1 over 0:0 1:1
+gather keys 0 -> keys 0,8 over 0:0 8:8
 exchange keys 0,8 to 2 and keys 6,14 from 6
 attend query 0,1 x keys 0,8
 exchange keys 6,14 to 2 and keys 4,12 from 6
@@ -128,7 +123,7 @@ attend query 0,1 x keys 6,14
 exchange keys 4,12 to 2 and keys 2,10 from 6
 attend query 0,1 x keys 4,12
 attend query 0,1 x keys 2,10
-merge out 0,1 -> out 0 over 0,1
+merge out 0,1 -> out 0 over 0:0 1:1
 )");
 }
 
@@ -136,8 +131,8 @@ TEST(GridPlan, GradientsFollowOneStepBehind) {
   const Plan plan = make_plan({.heads = 2, .ring = 3}, Pass::backward_keys);
   std::string text;
   for (const Step& step : plan.ranks[3]) text += to_text(step) + "\n";
-  EXPECT_EQ(text, R"(all_to_all out_grad 3 -> out_grad 2,3 /1 over 2,3
-delta out_grad 2,3 /1 -> query 2,3 /1
+  EXPECT_EQ(text, R"(all_to_all out_grad 3 -> out_grad 2,3 /1 over 2:2 3:3
+delta out_grad 2,3 /1 with saved 2,3 /1 -> query 2,3 /1
 exchange keys 2,3 /1 to 5 and keys 0,1 /1 from 1
 attend query 2,3 /1 x keys 2,3 /1
 exchange keys 0,1 /1 to 5 and keys 4,5 /1 from 1
@@ -145,8 +140,8 @@ attend query 2,3 /1 x keys 0,1 /1
 exchange keys_grad 0,1 /1 to 5 and keys_grad 4,5 /1 from 1
 attend query 2,3 /1 x keys 4,5 /1
 exchange keys_grad 4,5 /1 to 5 and keys_grad 2,3 /1 from 1
-all_to_all query_grad 2,3 /1 -> query_grad 3 over 2,3
-all_to_all keys_grad 2,3 /1 -> keys_grad 3 over 2,3
+all_to_all query_grad 2,3 /1 -> query_grad 3 over 2:2 3:3
+all_to_all keys_grad 2,3 /1 -> keys_grad 3 over 2:2 3:3
 )");
 }
 

@@ -1,14 +1,20 @@
 #include "startrail/plan/plan.h"
 
+#include <numeric>
+
 namespace startrail {
 
-std::vector<int> share_of(const std::vector<int>& chunks, size_t shares, size_t index) {
-  const size_t size = chunks.size() / shares;
-  return {chunks.begin() + index * size, chunks.begin() + (index + 1) * size};
+std::vector<int> PlanHead::owned_by(int rank) const {
+  std::vector<int> own;
+  for (int chunk = 0; chunk < chunks(); ++chunk)
+    if (owners[chunk] == rank) own.push_back(chunk);
+  return own;
 }
 
-Block out_of(const Step& attend) { return {Data::out, attend.in.chunks, attend.in.slice}; }
-Block query_grad_of(const Step& attend) { return {Data::query_grad, attend.in.chunks, attend.in.slice}; }
-Block keys_grad_of(const Step& attend) { return {Data::keys_grad, attend.out.chunks, attend.out.slice}; }
+std::vector<int> own_chunk_each(int ranks) {
+  std::vector<int> owners(ranks);
+  std::iota(owners.begin(), owners.end(), 0);
+  return owners;
+}
 
 }  // namespace startrail

@@ -1,6 +1,5 @@
 #include "startrail/plan/text.h"
 
-#include <array>
 #include <charconv>
 #include <nlohmann/json.hpp>
 
@@ -9,9 +8,11 @@
 namespace startrail {
 namespace {
 
-constexpr std::array kPasses = {Pass::forward, Pass::backward_keys, Pass::backward_queries};
-constexpr std::array kData = {Data::query, Data::keys, Data::out, Data::out_grad, Data::query_grad, Data::keys_grad};
-constexpr std::array kOps = {Op::all_to_all, Op::gather, Op::delta, Op::exchange, Op::attend, Op::merge};
+constexpr std::string_view kNone = "none";
+
+std::string chunks_text(const std::vector<int>& chunks) {
+  return chunks.empty() ? std::string(kNone) : join(chunks, ",");
+}
 
 // Reads words off one line.
 class Words {
@@ -40,6 +41,22 @@ class Words {
     for (const std::string& part : split(next(expected), ',')) all.push_back(to_int(part, expected));
     return all;
   }
+  std::vector<int> chunks() {
+    if (peek() != kNone) return numbers("a list of chunks");
+    ++at_;
+    return {};
+  }
+  Member member() {
+    constexpr std::string_view kExpected = "a rank and its chunks such as 0:0,1";
+    const std::string word = next(kExpected);
+    const size_t colon = word.find(':');
+    Member member{to_int(word.substr(0, colon), kExpected), {}};
+    const std::string rest = colon == std::string::npos ? "" : word.substr(colon + 1);
+    if (rest == kNone) return member;
+    if (rest.empty()) fail_before(kExpected);
+    for (const std::string& part : split(rest, ',')) member.chunks.push_back(to_int(part, kExpected));
+    return member;
+  }
   template <class Values>
   auto one_of(const Values& values, std::string_view expected) {
     for (auto value : values)
@@ -60,11 +77,12 @@ class Words {
   int to_int(const std::string& text, std::string_view expected) {
     int value = 0;
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-    if (error != std::errc() || end != text.data() + text.size()) {
-      --at_;
-      fail(expected);
-    }
+    if (error != std::errc() || end != text.data() + text.size()) fail_before(expected);
     return value;
+  }
+  [[noreturn]] void fail_before(std::string_view expected) {
+    --at_;
+    fail(expected);
   }
   std::vector<std::string> words_;
   size_t at_ = 0;
@@ -74,7 +92,7 @@ class Words {
 Block read_block(Words& words) {
   Block block;
   block.data = words.one_of(kData, "a kind of data");
-  block.chunks = words.numbers("a list of chunks");
+  block.chunks = words.chunks();
   if (words.peek().starts_with('/')) block.slice = words.slice();
   return block;
 }
@@ -99,11 +117,17 @@ Step read_step(Words& words) {
     return step;
   }
   step.in = read_block(words);
-  words.skip(step.op == Op::attend ? "x" : "->");
+  if (step.op == Op::attend || step.op == Op::delta) {
+    words.skip(step.op == Op::attend ? "x" : "with");
+    step.with = read_block(words);
+  }
+  if (step.op == Op::attend) return step;
+  words.skip("->");
   step.out = read_block(words);
-  if (step.op == Op::attend || step.op == Op::delta) return step;
+  if (step.op == Op::delta) return step;
   words.skip("over");
-  step.group = words.numbers("a list of ranks");
+  do step.group.push_back(words.member());
+  while (!words.done());
   return step;
 }
 
@@ -117,14 +141,15 @@ nlohmann::json to_json(const Step& step) {
   nlohmann::json json = {{"op", to_text(step.op)}};
   if (step.op == Op::attend) {
     json["queries"] = to_json(step.in);
-    json["keys"] = to_json(step.out);
+    json["keys"] = to_json(step.with);
   } else if (step.op == Op::exchange) {
     if (sends(step)) json.update({{"send", to_json(step.in)}, {"to", step.to}});
     if (receives(step)) json.update({{"receive", to_json(step.out)}, {"from", step.from}});
   } else {
     json["in"] = to_json(step.in);
+    if (step.op == Op::delta) json["with"] = to_json(step.with);
     json["out"] = to_json(step.out);
-    if (!step.group.empty()) json["group"] = step.group;
+    for (const Member& member : step.group) json["group"].push_back({{"rank", member.rank}, {"chunks", member.chunks}});
   }
   return json;
 }
@@ -149,6 +174,8 @@ std::string to_text(Data data) {
       return "query";
     case Data::keys:
       return "keys";
+    case Data::saved:
+      return "saved";
     case Data::out:
       return "out";
     case Data::out_grad:
@@ -180,27 +207,33 @@ std::string to_text(Op op) {
 }
 
 std::string to_text(const Block& block) {
-  return cat(to_text(block.data), " ", join(block.chunks, ","), block.slice == kAllHeads ? "" : cat(" /", block.slice));
+  return cat(to_text(block.data), " ", chunks_text(block.chunks),
+             block.slice == kAllHeads ? "" : cat(" /", block.slice));
 }
 
 std::string to_text(const Step& step) {
   const std::string op = to_text(step.op) + " ";
   switch (step.op) {
     case Op::attend:
-      return op + to_text(step.in) + " x " + to_text(step.out);
+      return op + to_text(step.in) + " x " + to_text(step.with);
     case Op::delta:
-      return op + to_text(step.in) + " -> " + to_text(step.out);
+      return op + to_text(step.in) + " with " + to_text(step.with) + " -> " + to_text(step.out);
     case Op::exchange:
       return cat(op, sends(step) ? cat(to_text(step.in), " to ", step.to) : "",
                  sends(step) && receives(step) ? " and " : "",
                  receives(step) ? cat(to_text(step.out), " from ", step.from) : "");
-    default:
-      return cat(op, to_text(step.in), " -> ", to_text(step.out), " over ", join(step.group, ","));
+    default: {
+      std::vector<std::string> members;
+      for (const Member& member : step.group) members.push_back(cat(member.rank, ":", chunks_text(member.chunks)));
+      return cat(op, to_text(step.in), " -> ", to_text(step.out), " over ", join(members, " "));
+    }
   }
 }
 
 std::string to_text(const Plan& plan) {
-  std::string text = cat("plan ", to_text(plan.pass), " ranks ", plan.ranks.size(), " slices ", plan.slices, "\n");
+  const bool usual = plan.owners == own_chunk_each(static_cast<int>(plan.ranks.size()));
+  std::string text = cat("plan ", to_text(plan.pass), " ranks ", plan.ranks.size(), " slices ", plan.slices,
+                         usual ? "" : cat(" owners ", chunks_text(plan.owners)), "\n");
   for (size_t rank = 0; rank < plan.ranks.size(); ++rank) {
     text += cat("rank ", rank, "\n");
     for (const Step& step : plan.ranks[rank]) text += cat("  ", to_text(step), "\n");
@@ -210,7 +243,7 @@ std::string to_text(const Plan& plan) {
 
 Plan plan_from_text(std::string_view text) {
   Plan plan;
-  bool started = false;
+  bool started = false, owners = false;
   int ranks = 0, number = 0;
   for (const std::string& line : split(text, '\n')) {
     Words words(line, ++number);
@@ -222,6 +255,10 @@ Plan plan_from_text(std::string_view text) {
       ranks = words.number("a number of ranks");
       words.skip("slices");
       plan.slices = words.number("a number of slices");
+      if ((owners = words.peek() == "owners")) {
+        words.skip("owners");
+        plan.owners = words.chunks();
+      }
       started = true;
     } else if (words.peek() == "rank") {
       words.skip("rank");
@@ -238,11 +275,15 @@ Plan plan_from_text(std::string_view text) {
   if (!started) throw UserError("plan text is empty where 'plan <pass> ranks <number> slices <number>' is expected");
   if (static_cast<int>(plan.ranks.size()) != ranks)
     throw UserError(cat("plan text ends after ", plan.ranks.size(), " of ", ranks, " ranks"));
+  if (!owners) plan.owners = own_chunk_each(ranks);
   return plan;
 }
 
 nlohmann::json to_json(const Plan& plan) {
-  nlohmann::json json = {{"pass", to_text(plan.pass)}, {"slices", plan.slices}, {"ranks", nlohmann::json::array()}};
+  nlohmann::json json = {{"pass", to_text(plan.pass)},
+                         {"slices", plan.slices},
+                         {"owners", plan.owners},
+                         {"ranks", nlohmann::json::array()}};
   for (const Steps& steps : plan.ranks) {
     nlohmann::json list = nlohmann::json::array();
     for (const Step& step : steps) list.push_back(to_json(step));

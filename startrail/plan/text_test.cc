@@ -10,8 +10,6 @@
 namespace startrail {
 namespace {
 
-constexpr Pass kPasses[] = {Pass::forward, Pass::backward_keys, Pass::backward_queries};
-
 constexpr const char* kTwoRanks = R"(plan forward ranks 2 slices 1
 rank 0
   exchange keys 0 to 1 and keys 1 from 1
@@ -44,12 +42,29 @@ TEST(PlanText, ReadsBack) {
 }
 
 TEST(PlanText, ReadsHalfExchanges) {
-  const Step send{Op::exchange, {Data::out, {3, 5}, 1}, {}, {}, 2, -1};
-  const Step receive{Op::exchange, {}, {Data::query_grad, {7}, kAllHeads}, {}, -1, 4};
+  const Step send{.op = Op::exchange, .in = {Data::out, {3, 5}, 1}, .to = 2};
+  const Step receive{.op = Op::exchange, .out = {Data::query_grad, {7}, kAllHeads}, .from = 4};
   EXPECT_EQ(to_text(send), "exchange out 3,5 /1 to 2");
   EXPECT_EQ(to_text(receive), "exchange query_grad 7 from 4");
-  const Plan plan{Pass::backward_keys, 2, {{send, receive}, {}}};
+  Plan plan{plan_head({.heads = 2}, Pass::backward_keys), {}};
+  plan.ranks = {{send, receive}, {}};
   EXPECT_EQ(plan_from_text(to_text(plan)), plan);
+}
+
+// What no grid makes: chunks that are not the ranks', and members of a group that bring or own none.
+TEST(PlanText, ReadsOwnersAndMembersWithoutChunks) {
+  const std::string text = R"(plan forward ranks 2 slices 1 owners 0,0,1
+rank 0
+  gather keys 0,1 -> keys 0,1,2 over 0:0,1 1:2
+  merge out 2 -> out none over 0:none 1:2
+rank 1
+)";
+  const Plan plan = plan_from_text(text);
+  EXPECT_EQ(plan.owners, (std::vector{0, 0, 1}));
+  EXPECT_EQ(plan.owned_by(0), (std::vector{0, 1}));
+  EXPECT_TRUE(plan.ranks[0][1].out.chunks.empty());
+  EXPECT_TRUE(plan.ranks[0][1].group[0].chunks.empty());
+  EXPECT_EQ(to_text(plan), text);
 }
 
 TEST(PlanText, SkipsEmptyLinesAndSpaces) {
@@ -84,8 +99,9 @@ TEST(PlanText, RefusesBadSteps) {
   const std::string line = "plan text, line 3: ";
   EXPECT_EQ(refused_step("ponder query 0"),
             line + "'ponder' where a step (all_to_all, gather, delta, exchange, attend, merge) is expected");
-  EXPECT_EQ(refused_step("attend values 0 x keys 0"),
-            line + "'values' where a kind of data (query, keys, out, out_grad, query_grad, keys_grad) is expected");
+  EXPECT_EQ(
+      refused_step("attend values 0 x keys 0"),
+      line + "'values' where a kind of data (query, keys, saved, out, out_grad, query_grad, keys_grad) is expected");
   EXPECT_EQ(refused_step("attend query x keys 0"), line + "'x' where a list of chunks is expected");
   EXPECT_EQ(refused_step("attend query 0,,1 x keys 0"), line + "'0,,1' where a list of chunks is expected");
   EXPECT_EQ(refused_step("attend query 4294967296 x keys 0"), line + "'4294967296' where a list of chunks is expected");
@@ -94,7 +110,12 @@ TEST(PlanText, RefusesBadSteps) {
   EXPECT_EQ(refused_step("attend query 0 x keys 0 over 0"), line + "'over' where the end of the line is expected");
   EXPECT_EQ(refused_step("gather query 0 x query 0"), line + "'x' where '->' is expected");
   EXPECT_EQ(refused_step("gather query 0 -> query 0"), line + "the line ends where 'over' is expected");
-  EXPECT_EQ(refused_step("gather query 0 -> query 0 over"), line + "the line ends where a list of ranks is expected");
+  const std::string member = " where a rank and its chunks such as 0:0,1 is expected";
+  EXPECT_EQ(refused_step("gather query 0 -> query 0 over"), line + "the line ends" + member);
+  EXPECT_EQ(refused_step("gather query 0 -> query 0 over 0"), line + "'0'" + member);
+  EXPECT_EQ(refused_step("gather query 0 -> query 0 over 0:0 1:"), line + "'1:'" + member);
+  EXPECT_EQ(refused_step("gather query 0 -> query 0 over 0:0,x"), line + "'0:0,x'" + member);
+  EXPECT_EQ(refused_step("delta out_grad 0 -> query 0"), line + "'->' where 'with' is expected");
   EXPECT_EQ(refused_step("exchange keys 0"), line + "the line ends where 'from' is expected");
   EXPECT_EQ(refused_step("exchange keys 0 to all"), line + "'all' where a rank is expected");
   EXPECT_EQ(refused_step("exchange keys 0 to 1 keys 1 from 1"), line + "'keys' where 'and' is expected");
@@ -119,12 +140,12 @@ TEST(PlanJson, HasEveryStep) {
 TEST(PlanJson, NamesWhatAStepReadsAndWrites) {
   const Plan plan = plan_from_text(R"(plan forward ranks 1 slices 2
     rank 0
-    gather query 0 /1 -> query 0,1 /1 over 0,1
+    gather query 0 /1 -> query 0,1 /1 over 0:0 1:1
     exchange keys 0,8 to 2 and keys 6 from 3
     attend query 0 x keys 6)");
-  EXPECT_EQ(to_json(plan), nlohmann::json::parse(R"({"pass": "forward", "slices": 2, "ranks": [[
+  EXPECT_EQ(to_json(plan), nlohmann::json::parse(R"({"pass": "forward", "slices": 2, "owners": [0], "ranks": [[
     {"op": "gather", "in": {"data": "query", "chunks": [0], "slice": 1},
-     "out": {"data": "query", "chunks": [0, 1], "slice": 1}, "group": [0, 1]},
+     "out": {"data": "query", "chunks": [0, 1], "slice": 1}, "group": [{"rank": 0, "chunks": [0]}, {"rank": 1, "chunks": [1]}]},
     {"op": "exchange", "send": {"data": "keys", "chunks": [0, 8]}, "to": 2,
      "receive": {"data": "keys", "chunks": [6]}, "from": 3},
     {"op": "attend", "queries": {"data": "query", "chunks": [0]}, "keys": {"data": "keys", "chunks": [6]}}]]})"));

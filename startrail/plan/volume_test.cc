@@ -11,15 +11,13 @@
 namespace startrail {
 namespace {
 
-constexpr Pass kPasses[] = {Pass::forward, Pass::backward_keys, Pass::backward_queries};
-
 Problem make_problem(int ranks, int heads, int key_heads, int64_t query_tokens, int64_t key_tokens) {
   Problem problem;
   problem.batch = 2;
   problem.heads = heads;
   problem.key_heads = key_heads;
-  problem.queries = {Order::zigzag, query_tokens, ranks};
-  problem.keys = {Order::zigzag, key_tokens, ranks};
+  problem.queries = make_chunks({Order::zigzag, query_tokens, ranks});
+  problem.keys = make_chunks({Order::zigzag, key_tokens, ranks});
   return problem;
 }
 
@@ -30,7 +28,7 @@ Problem even_problem(int ranks, int key_heads = 16) {
 
 // Bytes of A: one rank's queries.
 double unit(const Problem& problem) {
-  return static_cast<double>(problem.batch * chunk_tokens(problem.queries, 0) * problem.heads * problem.dim *
+  return static_cast<double>(problem.batch * problem.queries.tokens(0) * problem.heads * problem.dim *
                              problem.element_bytes);
 }
 
@@ -166,10 +164,11 @@ TEST(Volume, EveryMessageHasAPeerAndBytes) {
       const Plan plan = make_plan(grid, pass);
       for (int rank = 0; rank < 8; ++rank) {
         Volume sum;
-        each_message(plan, rank, problem, [&](const Message& message) {
-          EXPECT_GT(message.bytes, 0);
+        each_message(plan, rank, problem, [&](size_t step, const Message& message, int64_t bytes) {
+          EXPECT_LT(step, plan.ranks[rank].size());
+          EXPECT_GT(bytes, 0);
           EXPECT_NE(message.peer, rank);
-          sum[message.kind] += message.bytes;
+          sum[message.kind] += bytes;
         });
         EXPECT_EQ(sum, count_volume(plan, rank, problem)) << to_text(grid) << ", " << to_text(pass);
       }

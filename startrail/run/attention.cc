@@ -16,9 +16,9 @@ namespace {
 at::Tensor tokens_first(const at::Tensor& t) { return t.permute({2, 0, 1, 3}).unsqueeze(1).contiguous(); }
 at::Tensor tokens_third(const at::Tensor& t, int64_t plane) { return t.select(1, plane).permute({1, 2, 0, 3}); }
 
-Layout query_layout(const AttentionOptions& options, int ranks) { return {options.layout, options.tokens, ranks}; }
+Layout query_layout(const AttentionOptions& options, int ranks) { return {options.order, options.tokens, ranks}; }
 Layout key_layout(const AttentionOptions& options, int ranks) {
-  return {options.layout, options.key_tokens > 0 ? options.key_tokens : options.tokens, ranks};
+  return {options.order, options.key_tokens > 0 ? options.key_tokens : options.tokens, ranks};
 }
 
 void check_group(const AttentionOptions& options, const Group& group) {
@@ -63,23 +63,23 @@ void check_inputs(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
   check_tokens("k", k, key_layout(options, group.size()));
 }
 
-Job make_job(const AttentionOptions& options, const Group& group, Pass pass, const at::Tensor& q, int64_t heads,
-             int64_t key_heads) {
+// For q as a block has it.
+ExecutorOptions executor_options(const AttentionOptions& options, const at::Tensor& q, int64_t heads,
+                                 int64_t key_heads) {
   const int64_t batch = q.size(2), dim = q.size(4);
   const at::ScalarType type = q.scalar_type();
-  const Problem problem =
-      make_problem(options, group.size(), batch, static_cast<int>(heads), static_cast<int>(key_heads), dim, type);
-  const at::ScalarType accumulator = type == at::kDouble ? at::kDouble : at::kFloat;
-  return {problem,
-          Band(options.mask, problem.queries.tokens, problem.keys.tokens),
-          options.scale != 0 ? options.scale : 1 / std::sqrt(static_cast<double>(dim)),
-          pass,
-          options.grid.heads,
-          q.options(),
-          accumulator,
-          type == at::kDouble ? at::kDouble : options.partial,
-          &choose_kernel(options.kernel, type, q.device(), dim),
-          options.on_step};
+  Problem problem = make_problem(options, batch, static_cast<int>(heads), static_cast<int>(key_heads), dim, type);
+  Band band(options.mask, problem.queries.total_tokens(), problem.keys.total_tokens());
+  return {.head = plan_head(options.grid, Pass::forward),
+          .problem = std::move(problem),
+          .band = std::move(band),
+          .scale = options.scale != 0 ? options.scale : 1 / std::sqrt(static_cast<double>(dim)),
+          .element = q.options(),
+          .accumulator = type == at::kDouble ? at::kDouble : at::kFloat,
+          .partial = type == at::kDouble ? at::kDouble : options.partial,
+          .kernel = &choose_kernel(options.kernel, type, q.device(), dim),
+          .on_step = options.on_step,
+          .layer = options.layer};
 }
 
 Block own_block(Data data, const AttentionOptions& options, const Group& group) {
@@ -126,19 +126,22 @@ Direction parse_direction(std::string_view text) {
   throw UserError(cat("backward '", text, "' is not known; valid: auto, keys, queries"));
 }
 
-Problem make_problem(const AttentionOptions& options, int ranks, int64_t batch, int heads, int key_heads, int64_t dim,
+at::Tensor places_of(const Layout& layout, int rank) {
+  std::vector<at::Tensor> places{at::empty({0}, at::kLong)};
+  for (const Piece& piece : chunk_pieces(layout, rank))
+    places.push_back(at::arange(piece.count, at::kLong) * piece.stride + piece.first);
+  return at::cat(places);
+}
+
+Problem make_problem(const AttentionOptions& options, int64_t batch, int heads, int key_heads, int64_t dim,
                      at::ScalarType type) {
-  const int element = static_cast<int>(c10::elementSize(type));
-  const bool wide = type == at::kDouble;
-  return {batch,
-          heads,
-          key_heads,
-          dim,
-          element,
-          wide ? 8 : static_cast<int>(c10::elementSize(options.partial)),
-          wide ? 8 : 4,
-          query_layout(options, ranks),
-          key_layout(options, ranks)};
+  return make_problem({.batch = batch,
+                       .heads = heads,
+                       .key_heads = key_heads,
+                       .dim = dim,
+                       .element_bytes = static_cast<int>(c10::elementSize(type)),
+                       .partial_bytes = static_cast<int>(c10::elementSize(options.partial))},
+                      query_layout(options, options.grid.ranks()), key_layout(options, options.grid.ranks()));
 }
 
 Pass backward_pass(const AttentionOptions& options, const Problem& problem) {
@@ -153,30 +156,18 @@ Pass backward_pass(const AttentionOptions& options, const Problem& problem) {
   return cheaper_backward(options.grid, problem);
 }
 
-int64_t rank_work(const AttentionOptions& options, Pass pass, int rank) {
-  const int ranks = options.grid.ranks();
-  const Layout queries = query_layout(options, ranks), keys = key_layout(options, ranks);
-  const Band band(options.mask, queries.tokens, keys.tokens);
-  int64_t pairs = 0;
-  for (const Step& step : make_steps(options.grid, pass, rank))
-    if (step.op == Op::attend)
-      pairs += count_pairs(band, chunk_pieces(queries, step.in.chunks), chunk_pieces(keys, step.out.chunks));
-  return pairs;
-}
-
 AttentionResult attention_forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                                   const AttentionOptions& options, const std::shared_ptr<Group>& group) {
   check_inputs(q, k, v, options, *group);
   const at::NoGradGuard no_grad;
   const int rank = group->rank();
   at::Tensor query = tokens_first(q), kv = at::cat({tokens_first(k), tokens_first(v)}, 1);
-  const Job job = make_job(options, *group, Pass::forward, query, q.size(1), k.size(1));
-  Executor executor(job, *group);
+  const ExecutorOptions how = executor_options(options, query, q.size(1), k.size(1));
+  Executor executor(how, *group, make_steps(options.grid, Pass::forward, rank), results_of(how.head, rank));
   // Moved, so that with heads they are freed when they have been traded.
   executor.put({Data::query, {rank}, kAllHeads}, {std::move(query)});
   executor.put({Data::keys, {rank}, kAllHeads}, {std::move(kv)});
-  for (Data data : {Data::query, Data::keys, Data::out}) executor.keep(own_block(data, options, *group));
-  executor.run(make_steps(options.grid, Pass::forward, rank));
+  executor.run();
   const Tensors finished = executor.take(own_block(Data::out, options, *group));
   AttentionResult result;
   result.saved = {executor.take(own_block(Data::query, options, *group))[0],
@@ -198,14 +189,13 @@ SavedAttention attention_restore(const at::Tensor& q, const at::Tensor& k, const
   if (options.grid.heads == 1) return {query, kv, out, lse, k.size(1)};
   Steps trades = make_steps(options.grid, Pass::forward, rank);
   std::erase_if(trades, [](const Step& step) { return step.op != Op::all_to_all || step.in.slice != kAllHeads; });
-  const Job job = make_job(options, *group, Pass::forward, query, q.size(1), k.size(1));
-  Executor executor(job, *group);
+  const Block own_query = own_block(Data::query, options, *group), own_keys = own_block(Data::keys, options, *group);
+  const ExecutorOptions how = executor_options(options, query, q.size(1), k.size(1));
+  Executor executor(how, *group, std::move(trades), {own_query, own_keys});
   executor.put({Data::query, {rank}, kAllHeads}, {query});
   executor.put({Data::keys, {rank}, kAllHeads}, {kv});
-  for (Data data : {Data::query, Data::keys}) executor.keep(own_block(data, options, *group));
-  executor.run(trades);
-  SavedAttention saved{executor.take(own_block(Data::query, options, *group))[0],
-                       executor.take(own_block(Data::keys, options, *group))[0], out, lse, k.size(1)};
+  executor.run();
+  SavedAttention saved{executor.take(own_query)[0], executor.take(own_keys)[0], out, lse, k.size(1)};
   executor.finish();
   return saved;
 }
@@ -219,13 +209,13 @@ std::array<at::Tensor, 3> attention_backward(const at::Tensor& dout, const Saved
   if (dout.sizes() != at::IntArrayRef({saved.q.size(2), heads, own, saved.q.size(4)}))
     throw UserError(cat("dout ", dout.sizes(), " does not fit: give [", saved.q.size(2), ", ", heads, ", ", own, ", ",
                         saved.q.size(4), "], like out"));
-  Job job = make_job(options, *group, Pass::forward, saved.q, heads, saved.key_heads);
-  job.pass = backward_pass(options, job.problem);
-  Executor executor(job, *group);
+  ExecutorOptions how = executor_options(options, saved.q, heads, saved.key_heads);
+  how.head.pass = backward_pass(options, how.problem);
+  Executor executor(how, *group, make_steps(options.grid, how.head.pass, rank), results_of(how.head, rank));
   executor.put({Data::out_grad, {rank}, kAllHeads}, {tokens_first(dout.to(saved.q.scalar_type()))});
   executor.put(own_block(Data::keys, options, *group), {saved.kv});
-  executor.put_saved({saved.q, saved.out, saved.lse});
-  executor.run(make_steps(options.grid, job.pass, rank));
+  executor.put(own_block(Data::saved, options, *group), {saved.q, saved.out, saved.lse});
+  executor.run();
   const at::Tensor dq = executor.take({Data::query_grad, {rank}, kAllHeads})[0];
   const at::Tensor dkv = executor.take({Data::keys_grad, {rank}, kAllHeads})[0];
   executor.finish();

@@ -11,6 +11,7 @@
 #include "startrail/layout/grid.h"
 #include "startrail/layout/layout.h"
 #include "startrail/layout/mask.h"
+#include "startrail/plan/volume.h"
 #include "startrail/run/comm/group.h"
 #include "startrail/run/executor.h"
 
@@ -20,16 +21,17 @@ enum class Direction { automatic, keys, queries };  // what rides the rings in t
 Direction parse_direction(std::string_view text);   // "auto", "keys", "queries"
 
 struct AttentionOptions {
-  Grid grid;                         // parse_grid("startrail:2", ranks)
-  int64_t tokens = 0;                // of the whole sequence
-  int64_t key_tokens = 0;            // 0: as many as tokens
-  Order layout = Order::contiguous;  // which of them each rank holds: chunk_pieces(Layout, rank)
+  Grid grid;                        // parse_grid("startrail:2", ranks)
+  int64_t tokens = 0;               // of the whole sequence
+  int64_t key_tokens = 0;           // 0: as many as tokens
+  Order order = Order::contiguous;  // which of them each rank holds: chunk_pieces(Layout, rank)
   Mask mask;
   double scale = 0;                           // 0: 1 / sqrt(dim)
   Direction backward = Direction::automatic;  // automatic: the one that sends fewer bytes
   at::ScalarType partial = at::kFloat;        // partial results on the wire; the type of q halves them and loses digits
   std::string kernel = "auto";
   StepHook on_step;  // see executor.h
+  int layer = -1;    // of a model, for the trace
 };
 
 // q [batch, heads, local query tokens, dim], k and v [batch, key heads, local key tokens, dim], the rank's own chunk in
@@ -38,6 +40,9 @@ struct AttentionOptions {
 // Differentiable once. The result is a view of tokens-first memory: clone it before changing it in place.
 at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const AttentionOptions& options,
                      const std::shared_ptr<Group>& group);
+
+// Where a rank's tokens are in the sequence, in the order it holds them: [own tokens] int64.
+at::Tensor places_of(const Layout& layout, int rank);
 
 // What the backward needs, in the layout of the heads slice.
 struct SavedAttention {
@@ -63,14 +68,10 @@ SavedAttention attention_restore(const at::Tensor& q, const at::Tensor& k, const
                                  const at::Tensor& lse, const AttentionOptions& options,
                                  const std::shared_ptr<Group>& group);
 
-// The bytes and work of these options for shapes as given; what attend and plan report.
-Problem make_problem(const AttentionOptions& options, int ranks, int64_t batch, int heads, int key_heads, int64_t dim,
+// These options for shapes as given: what plans are priced with.
+Problem make_problem(const AttentionOptions& options, int64_t batch, int heads, int key_heads, int64_t dim,
                      at::ScalarType type);
 
 // The direction that options.backward means for a problem.
 Pass backward_pass(const AttentionOptions& options, const Problem& problem);
-
-// Unmasked (query, key) pairs that `rank` attends in one head.
-int64_t rank_work(const AttentionOptions& options, Pass pass, int rank);
-
 }  // namespace startrail

@@ -20,7 +20,7 @@ AttentionOptions make_options(const std::string& grid, int ranks, int64_t tokens
   options.grid = parse_grid(grid, ranks);
   options.tokens = tokens;
   options.mask = mask;
-  options.layout = order;
+  options.order = order;
   return options;
 }
 
@@ -79,7 +79,7 @@ TEST(Attention, SendsExactlyWhatTheFormulasSay) {
         const TrialShape shape{
             .batch = 2, .heads = 12, .key_heads = grid.heads % 3 == 0 ? 3 : 4, .dim = 8, .type = type};
         if (grid.heads % shape.key_heads != 0 && shape.key_heads % grid.heads != 0) continue;
-        const Problem problem = make_problem(options, 12, shape.batch, static_cast<int>(shape.heads),
+        const Problem problem = make_problem(options, shape.batch, static_cast<int>(shape.heads),
                                              static_cast<int>(shape.key_heads), shape.dim, type);
         const TrialRun run = run_trial(make_sample(shape, options.tokens, options.tokens), options, 2);
         const Pass backward = direction == Direction::keys ? Pass::backward_keys : Pass::backward_queries;
@@ -192,16 +192,16 @@ TEST(Attention, RestoresWhatTheForwardSaved) {
       const Sample sample = make_sample({.batch = 2, .heads = 8, .key_heads = 2, .dim = 4, .type = type}, 43, 43);
       run_ranks(8, 2, [&](const std::shared_ptr<Group>& group) {
         const AttentionOptions options = make_options(grid, 8, 43);
-        const Layout layout{options.layout, 43, 8};
+        const Layout layout{options.order, 43, 8};
         int64_t first = 0;
         for (int rank = 0; rank < group->rank(); ++rank) first += chunk_tokens(layout, rank);
         const auto own = [&](const at::Tensor& t) { return t.narrow(2, first, chunk_tokens(layout, group->rank())); };
         const at::Tensor q = own(sample.q), k = own(sample.k), v = own(sample.v);
         const SavedAttention saved = attention_forward(q, k, v, options, group).saved;
-        group->reset_counts();
+        group->meter().reset();
         const SavedAttention again =
             attention_restore(q.clone(), k.clone(), v.clone(), saved.out, saved.lse, options, group);
-        const Volume sent = group->counts().sent();
+        const Volume sent = group->meter().counts().sent();
         EXPECT_EQ(sent.total(), sent[Traffic::all_to_all]) << grid;
         EXPECT_EQ(sent.total() > 0, options.grid.heads > 1) << grid;
         EXPECT_TRUE(at::equal(again.q, saved.q)) << grid << " " << type;

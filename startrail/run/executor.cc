@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 #include <algorithm>
 #include <limits>
+#include <utility>
 
 #include "startrail/base/error.h"
 #include "startrail/plan/text.h"
@@ -21,56 +22,57 @@ at::Tensor plane(const at::Tensor& tensor, int64_t index) {
 
 Running running_of(const Tensors& tensors) { return {plane(tensors[0], 0), plane(tensors[1], 0)}; }
 
-Tensors rows_of(const Tensors& tensors, int64_t begin, int64_t count) {
-  Tensors rows;
-  for (const at::Tensor& t : tensors) rows.push_back(t.narrow(0, begin, count));
-  return rows;
+// Messages of one kind of traffic, data and tensor keep their order among themselves.
+int tag_of(const Message& message, size_t tensor) {
+  return (static_cast<int>(message.kind) * 8 + static_cast<int>(message.block.data)) * 8 + static_cast<int>(tensor);
 }
 
-// What a step moves; an exchange may lack either half.
-Data data_of(const Step& step) { return step.op == Op::exchange && !sends(step) ? step.out.data : step.in.data; }
-
-// Messages of one kind of step, data and tensor keep their order among themselves.
-int tag_of(const Step& step, size_t tensor) {
-  return (static_cast<int>(step.op) * 8 + static_cast<int>(data_of(step))) * 8 + static_cast<int>(tensor);
-}
-
-Traffic traffic_of(Op op) {
-  switch (op) {
-    case Op::gather:
-      return Traffic::gather;
-    case Op::merge:
-      return Traffic::merge;
-    case Op::all_to_all:
-      return Traffic::all_to_all;
-    default:
-      return Traffic::p2p;
+// Two lists of runs of the same chunks, cut where either is.
+std::vector<std::pair<Run, Run>> paired(const std::vector<Run>& a, const std::vector<Run>& b) {
+  std::vector<std::pair<Run, Run>> pairs;
+  Run left = a.at(0), right = b.at(0);
+  for (size_t i = 0, j = 0; i < a.size();) {
+    const int count = std::min(left.count, right.count);
+    pairs.push_back({{left.first, count}, {right.first, count}});
+    left = {left.first + count, left.count - count};
+    right = {right.first + count, right.count - count};
+    if (left.count == 0 && ++i < a.size()) left = a[i];
+    if (right.count == 0 && ++j < b.size()) right = b[j];
   }
+  return pairs;
 }
+
+// What a step works on: its text without the operation's name.
+std::string subject_of(const Step& step) { return to_text(step).substr(to_text(step.op).size() + 1); }
 
 }  // namespace
 
-Executor::Executor(const Job& job, Group& group) : job_(job), group_(group) {}
+Executor::Executor(const ExecutorOptions& options, Group& group, Steps steps, const std::vector<Block>& results)
+    : options_(options),
+      group_(group),
+      steps_(std::move(steps)),
+      play_(play_steps(options.head, steps_, group.rank(), results)),
+      buffers_(play_.buffers.size()) {}
 
-void Executor::put(const Block& block, Tensors tensors) { slots_[block].tensors = std::move(tensors); }
-
-Tensors Executor::take(const Block& block) {
-  // What is still to be joined here came from the last merge or all-to-all.
-  group_.timed(Op::merge, [&] { read(block); });
-  return slots_.at(block).tensors;
+void Executor::put(const Block& block, Tensors tensors) {
+  for (int buffer : play_.inputs)
+    if (play_.buffers[buffer] == block) {
+      buffers_[buffer] = std::move(tensors);
+      return;
+    }
+  throw InternalError(cat("rank ", group_.rank(), " does not start with ", to_text(block)));
 }
 
-void Executor::run(const Steps& steps) {
-  for (size_t i = 0; i < steps.size(); ++i)
-    for (const Block& block : {steps[i].in, steps[i].out}) last_use_[block] = i;
-  for (size_t i = 0; i < steps.size(); ++i) {
+void Executor::run() {
+  for (size_t i = 0; i < steps_.size(); ++i) {
     const auto where = [&](const std::exception& error) {
-      return cat("rank ", group_.rank(), ", ", to_text(job_.pass), " step ", i, " (", to_text(steps[i]),
+      return cat("rank ", group_.rank(), ", ", to_text(options_.head.pass), " step ", i, " (", to_text(steps_[i]),
                  "): ", reason_of(error));
     };
     try {
-      if (job_.on_step) job_.on_step(group_.rank(), i, steps[i]);
-      group_.timed(steps[i].op, [&] { step(steps[i]); });
+      if (options_.on_step) options_.on_step(group_.rank(), i, steps_[i]);
+      const auto about = group_.meter().trace() ? label(i, subject_of(steps_[i])) : nullptr;
+      group_.meter().timed(steps_[i].op, about.get(), [&] { act(i); });
     } catch (const ClusterError&) {
       throw;  // says already which rank failed
     } catch (const InternalError& error) {
@@ -78,88 +80,211 @@ void Executor::run(const Steps& steps) {
     } catch (const std::exception& error) {
       throw ClusterError(where(error));
     }
-    forget(steps, i);
   }
+}
+
+Tensors Executor::take(const Block& block) {
+  for (int arrival : std::exchange(play_.last_waits, {})) {
+    const size_t step = play_.arrivals[arrival].action;
+    const auto about = group_.meter().trace() ? label(step, subject_of(steps_[step])) : nullptr;
+    group_.meter().timed(steps_[step].op, about.get(), [&] { settle(arrival); });
+  }
+  return rows(play_.kept_part(block));
 }
 
 void Executor::finish() {
-  for (const Pending& pending : sends_) group_.wait(pending);
-  sends_.clear();
+  for (const auto& [send, pending] : sent_) group_.channel().wait(pending);
+  sent_.clear();
 }
 
-void Executor::step(const Step& step) {
-  switch (step.op) {
+void Executor::finish(const Action::Send& send) {
+  const auto found = sent_.find({send.action, send.index});
+  if (found == sent_.end()) return;
+  group_.channel().wait(found->second);
+  sent_.erase(found);
+}
+
+// In the order that plan/memory.cc counts in.
+void Executor::act(size_t index) {
+  const Action& action = play_.actions[index];
+  for (int arrival : action.waits) settle(arrival);
+  for (const Action::Send& send : action.finishes) finish(send);
+  for (int buffer : action.makes) make_buffer(buffer);
+  switch (steps_[index].op) {
     case Op::attend:
-      return attend(step);
+      attend(action);
+      break;
     case Op::delta:
-      return delta(step);
-    case Op::exchange:
-      return exchange(step);
-    case Op::gather:
-      return gather(step);
-    case Op::merge:
-      return merge(step);
-    case Op::all_to_all:
-      return step.in.slice == kAllHeads ? to_heads(step) : to_tokens(step);
+      delta(action);
+      break;
+    default:
+      communicate(index);
   }
+  for (int buffer : action.frees) buffers_[buffer].clear();
 }
 
-// Frees what no later step reads, and sends that are done.
-void Executor::forget(const Steps& steps, size_t index) {
-  for (const Block& block : {steps[index].in, steps[index].out})
-    if (!is_partial(block.data) && last_use_[block] == index &&
-        std::find(kept_.begin(), kept_.end(), block) == kept_.end())
-      slots_.erase(block);
-  std::erase_if(sends_, [](const Pending& pending) { return Group::done(pending); });
+// --- Buffers
+
+at::ScalarType Executor::type_of(Number number) const {
+  switch (number) {
+    case Number::element:
+      return options_.element.dtype().toScalarType();
+    case Number::partial:
+      return options_.partial;
+    case Number::accumulator:
+      return options_.accumulator;
+  }
+  throw InternalError("unknown number");
 }
 
-int64_t Executor::tokens_of(Data data, const std::vector<int>& chunks) const {
-  return chunk_tokens(is_key_side(data) ? job_.problem.keys : job_.problem.queries, chunks);
-}
-
-// New tensors for `chunks` in the slice of `block`, as the header lays them out.
-Tensors Executor::make_tensors(const Block& block, at::ScalarType partial) const {
-  const Problem& p = job_.problem;
-  const int64_t heads = is_key_side(block.data)
-                            ? (block.slice == kAllHeads ? p.key_heads : key_heads_of_slice(p.key_heads, job_.slices))
-                            : (block.slice == kAllHeads ? p.heads : p.heads / job_.slices);
-  const bool both = is_key_side(block.data) || (block.data == Data::query && job_.pass != Pass::forward);
-  const int64_t tokens = tokens_of(block.data, block.chunks), planes = both ? 2 : 1;
-  const at::TensorOptions stat = job_.element.dtype(job_.accumulator);
-  const at::TensorOptions values = is_partial(block.data) ? job_.element.dtype(partial) : job_.element;
-  Tensors tensors{at::empty({tokens, planes, p.batch, heads, p.dim}, values)};
-  if (block.data == Data::out || (block.data == Data::query && both))
-    tensors.push_back(at::empty({tokens, planes, p.batch, heads}, stat));
+Tensors Executor::make_tensors(const Form& form) const {
+  const Problem& p = options_.problem;
+  Tensors tensors{
+      at::empty({form.tokens, form.planes, p.batch, form.heads, p.dim}, options_.element.dtype(type_of(form.values)))};
+  if (form.stats > 0)
+    tensors.push_back(
+        at::empty({form.tokens, form.stats, p.batch, form.heads}, options_.element.dtype(options_.accumulator)));
   return tensors;
 }
 
-// The block's tensors, once everything on its way to them has come.
-Tensors& Executor::read(const Block& block) {
-  const auto found = slots_.find(block);
-  STARTRAIL_CHECK(found != slots_.end(), "rank ", group_.rank(), " does not hold ", to_text(block));
-  Slot& slot = found->second;
-  for (const Pending& pending : slot.incoming) group_.wait(pending);
-  slot.incoming.clear();
-  if (!slot.finish.empty()) {
+// Partial results start from nothing.
+void Executor::make_buffer(int buffer) {
+  const Block& block = play_.buffers[buffer];
+  Tensors& tensors = buffers_[buffer] = make_tensors(held_form(block, options_.head, options_.problem));
+  if (!is_partial(block.data)) return;
+  tensors[0].zero_();
+  if (tensors.size() > 1) tensors[1].fill_(-kInfinity);
+}
+
+std::vector<int> Executor::chunks_of(int buffer, const Run& run) const {
+  const auto first = play_.buffers[buffer].chunks.begin() + run.first;
+  return {first, first + run.count};
+}
+
+// A view of neighbouring chunks.
+Tensors Executor::rows(int buffer, const Run& run) const {
+  const Tensors& tensors = buffers_[buffer];
+  STARTRAIL_CHECK(!tensors.empty(), "rank ", group_.rank(), " does not hold ", to_text(play_.buffers[buffer]));
+  const std::vector<int>& table = play_.buffers[buffer].chunks;
+  if (run.count == static_cast<int>(table.size())) return tensors;
+  const Chunks& side = options_.problem.side(play_.buffers[buffer].data);
+  const int64_t begin = side.tokens(chunks_of(buffer, {0, run.first})), count = side.tokens(chunks_of(buffer, run));
+  Tensors part;
+  for (const at::Tensor& t : tensors) part.push_back(t.narrow(0, begin, count));
+  return part;
+}
+
+// Chunks that are not neighbours are put together.
+Tensors Executor::rows(const Part& part) const {
+  if (part.runs.size() == 1) return rows(part.buffer, part.runs[0]);
+  std::vector<Tensors> runs;
+  for (const Run& run : part.runs) runs.push_back(rows(part.buffer, run));
+  Tensors together;
+  for (size_t t = 0; t < runs.at(0).size(); ++t) {
+    Tensors pieces;
+    for (const Tensors& run : runs) pieces.push_back(run[t]);
+    together.push_back(at::cat(pieces));
+  }
+  return together;
+}
+
+// The heads of one slice of a tensor of all heads; key/value heads fewer than slices are in several.
+at::Tensor Executor::slice_of(const at::Tensor& all_heads, Data data, int slice) const {
+  const int64_t total = all_heads.size(3), slices = options_.head.slices;
+  const int64_t heads =
+      is_key_side(data) ? key_heads_of_slice(static_cast<int>(total), options_.head.slices) : total / slices;
+  return all_heads.narrow(3, slice * total / slices, heads);
+}
+
+// --- Communication
+
+std::shared_ptr<const TraceLabel> Executor::label(size_t step, const std::string& block) const {
+  return std::make_shared<TraceLabel>(
+      TraceLabel{to_text(options_.head.pass), options_.layer, static_cast<int64_t>(step), block});
+}
+
+// In the wire's type; lse and delta keep theirs.
+Tensors Executor::outgoing(const Message& message) const {
+  const Form wire = wire_form(message, options_.head, options_.problem);
+  Tensors tensors = rows(message.part);
+  if (message.part.slice != kAllHeads) tensors[0] = slice_of(tensors[0], message.block.data, message.part.slice);
+  tensors[0] = tensors[0].to(type_of(wire.values)).contiguous();
+  if (wire.stats == 0) tensors.resize(1);
+  return tensors;
+}
+
+void Executor::communicate(size_t index) {
+  const Action& action = play_.actions[index];
+  std::vector<Post> batch;
+  const auto add = [&](Post::Way way, const Message& message, const Tensors& tensors) {
+    const auto about = group_.meter().trace() ? label(index, to_text(message.block)) : nullptr;
+    for (size_t i = 0; i < tensors.size(); ++i)
+      if (tensors[i].numel() > 0)  // nothing is sent for no tokens
+        batch.push_back({way, tensors[i], message.peer, tag_of(message, i), message.kind, about});
+    return batch.size();
+  };
+  std::vector<size_t> ends;  // in the batch, of each send and then of each receive
+  for (const Message& message : action.sends) ends.push_back(add(Post::Way::send, message, outgoing(message)));
+  std::vector<Tensors> received;
+  for (const Message& message : action.receives) {
+    // Partial results are joined with others when they are read; everything else lands in its place.
+    received.push_back(is_partial(message.block.data)
+                           ? make_tensors(wire_form(message, options_.head, options_.problem))
+                           : rows(message.part));
+    ends.push_back(add(Post::Way::receive, message, received.back()));
+  }
+  const std::vector<Pending> posted = group_.channel().post(batch);
+  const auto pending = [&](size_t i) {
+    return std::vector<Pending>(posted.begin() + (i == 0 ? 0 : ends[i - 1]), posted.begin() + ends[i]);
+  };
+  for (size_t i = 0; i < action.sends.size(); ++i) sent_[{index, i}] = pending(i);
+  for (const Action::Copy& copy : action.copies) {
+    Tensors from = rows(copy.from), to = rows(copy.to);
+    if (copy.from.slice != kAllHeads)
+      from[0] = slice_of(from[0], play_.buffers[copy.from.buffer].data, copy.from.slice);
+    for (size_t t = 0; t < to.size(); ++t) to[t].copy_(from[t]);
+  }
+  for (int id : action.arrivals) {
+    const Arrival& arrival = play_.arrivals[id];
+    Coming& coming = coming_[id];
+    for (int receive : arrival.receives) {
+      const auto more = pending(action.sends.size() + receive);
+      coming.pending.insert(coming.pending.end(), more.begin(), more.end());
+      if (!arrival.sources.empty()) coming.received.push_back(received[receive]);
+    }
+    for (const Source& source : arrival.sources)
+      if (source.receive < 0) coming.own.push_back(rows(source.part));
+  }
+}
+
+// Waits for an arrival and joins it with what is there.
+void Executor::settle(int id) {
+  const Arrival& arrival = play_.arrivals[id];
+  Coming& coming = coming_.at(id);
+  group_.channel().wait(coming.pending);
+  if (!arrival.sources.empty()) {
     const auto turn = group_.compute();
-    for (const auto& finish : slot.finish) finish();
-    slot.finish.clear();
+    const Data data = play_.buffers[arrival.into.buffer].data;
+    Tensors& there = buffers_[arrival.into.buffer];
+    Tensors more = join(arrival, coming);
+    if (there.empty()) {
+      there = std::move(more);
+    } else {
+      int64_t begin = 0;
+      for (const Run& run : arrival.into.runs) {
+        Tensors mine = rows(arrival.into.buffer, run), theirs;
+        for (const at::Tensor& t : more) theirs.push_back(t.narrow(0, begin, mine[0].size(0)));
+        begin += mine[0].size(0);
+        add(data, mine, theirs);
+      }
+    }
   }
-  return slot.tensors;
+  coming_.erase(id);
+  if (arrival.ends)
+    for (size_t i = 0; i < play_.actions[arrival.action].sends.size(); ++i) finish({arrival.action, i});
 }
 
-// The block's tensors to add to, made on first use; what is on its way joins them when they are read.
-Tensors& Executor::accumulate(const Block& block, double lse) {
-  Slot& slot = slots_[block];
-  if (slot.tensors.empty()) {
-    slot.tensors = make_tensors(block);
-    slot.tensors[0].zero_();
-    if (slot.tensors.size() > 1) slot.tensors[1].fill_(lse);
-  }
-  return slot.tensors;
-}
-
-void Executor::join(Data data, Tensors& into, const Tensors& more) const {
+void Executor::add(Data data, Tensors& into, const Tensors& more) const {
   if (data == Data::out) {
     Running running = running_of(into);
     const Running partial = running_of(more);
@@ -169,193 +294,79 @@ void Executor::join(Data data, Tensors& into, const Tensors& more) const {
   }
 }
 
-// A partial block that came in joins what is there.
-void Executor::add_to(const Block& block, Tensors more) {
-  Tensors& mine = slots_[block].tensors;
-  if (mine.empty())
-    mine = std::move(more);
-  else
-    join(block.data, mine, more);
+// What the sources make together: added up in their order, so that the result has the same bits every time.
+Tensors Executor::join(const Arrival& arrival, const Coming& coming) const {
+  std::vector<Tensors> sources;
+  auto received = coming.received.begin(), own = coming.own.begin();
+  for (const Source& source : arrival.sources) sources.push_back(source.receive < 0 ? *own++ : *received++);
+  if (arrival.sources[0].slice != kAllHeads) return put_together(arrival, sources);
+  Tensors result;
+  for (Tensors& source : sources) {
+    source[0] = source[0].to(options_.accumulator);
+    if (sources.size() == 1) return source;
+    if (result.empty())
+      for (const at::Tensor& t : source) result.push_back(t.clone());  // not a view that keeps a whole block alive
+    else
+      add(play_.buffers[arrival.into.buffer].data, result, source);
+    source.clear();
+  }
+  return result;
 }
 
-// Posts tensors in the wire type (lse and delta keep theirs); nothing is sent for no tokens.
-void Executor::send(const Tensors& tensors, int to, const Step& step, at::ScalarType type) {
-  for (size_t i = 0; i < tensors.size(); ++i)
-    if (tensors[i].numel() > 0)
-      sends_.push_back(group_.send((i == 0 ? tensors[i].to(type) : tensors[i]).contiguous(), to, tag_of(step, i),
-                                   traffic_of(step.op)));
+// All heads from their slices; gradients of copied key/value heads are summed.
+Tensors Executor::put_together(const Arrival& arrival, const std::vector<Tensors>& sources) const {
+  const Block& block = play_.buffers[arrival.into.buffer];
+  Tensors result = make_tensors(held_form(block, options_.head, options_.problem));
+  result[0].zero_();
+  const bool copied = is_copied(block.data, options_.head, options_.problem);
+  for (size_t i = 0; i < sources.size(); ++i) {
+    const at::Tensor place = slice_of(result[0], block.data, arrival.sources[i].slice);
+    copied ? place.add_(sources[i][0]) : place.copy_(sources[i][0]);
+  }
+  return result;
 }
 
-void Executor::receive(Slot& slot, const Tensors& tensors, int from, const Step& step) {
-  for (size_t i = 0; i < tensors.size(); ++i)
-    if (tensors[i].numel() > 0)
-      slot.incoming.push_back(group_.receive(tensors[i], from, tag_of(step, i), traffic_of(step.op)));
-}
+// --- Computing
 
-void Executor::attend(const Step& step) {
-  const Tensors query = read(step.in), keys = read(step.out);
+void Executor::attend(const Action& action) {
   const auto turn = group_.compute();
-  AttendInput input{plane(query[0], 0),
-                    plane(keys[0], 0),
-                    plane(keys[0], 1),
-                    chunk_pieces(job_.problem.queries, step.in.chunks),
-                    chunk_pieces(job_.problem.keys, step.out.chunks),
-                    &job_.band,
-                    job_.scale,
-                    [this] { group_.check_alive(); }};
-  if (job_.pass == Pass::forward) {
-    Running running = running_of(accumulate(out_of(step), -kInfinity));
-    job_.kernel->attend(input, running);
-    return;
-  }
-  const at::Tensor dq = accumulate(query_grad_of(step), 0)[0], dkv = accumulate(keys_grad_of(step), 0)[0];
-  Gradients gradients{plane(dq, 0), plane(dkv, 0), plane(dkv, 1)};
-  job_.kernel->attend_backward({input, plane(query[0], 1), plane(query[1], 0), plane(query[1], 1)}, gradients);
+  const bool backward = options_.head.pass != Pass::forward;
+  const Part &queries = action.reads[0], &keys = action.reads[1], &first = action.adds[0],
+             &second = backward ? action.adds[1] : keys;
+  // One call for each pair of runs; one in all where each side is one run and its result lies as it does.
+  for (const auto& [query_run, first_run] : paired(queries.runs, first.runs))
+    for (const auto& [key_run, second_run] : paired(keys.runs, second.runs)) {
+      const Tensors query = rows(queries.buffer, query_run), kv = rows(keys.buffer, key_run);
+      const AttendInput input{plane(query[0], 0),
+                              plane(kv[0], 0),
+                              plane(kv[0], 1),
+                              options_.problem.queries.pieces(chunks_of(queries.buffer, query_run)),
+                              options_.problem.keys.pieces(chunks_of(keys.buffer, key_run)),
+                              &options_.band,
+                              options_.scale,
+                              [this] { group_.check_alive(); }};
+      const Tensors added = rows(first.buffer, first_run);
+      if (!backward) {
+        Running running = running_of(added);
+        options_.kernel->attend(input, running);
+        continue;
+      }
+      const at::Tensor dkv = rows(second.buffer, second_run)[0];
+      Gradients gradients{plane(added[0], 0), plane(dkv, 0), plane(dkv, 1)};
+      options_.kernel->attend_backward({input, plane(query[0], 1), plane(query[1], 0), plane(query[1], 1)}, gradients);
+    }
 }
 
-void Executor::delta(const Step& step) {
-  const Tensors dout = read(step.in);
+void Executor::delta(const Action& action) {
+  const Tensors dout = rows(action.reads[0]), saved = rows(action.reads[1]);
   const auto turn = group_.compute();
-  const at::Tensor &q = saved_[0], &out = saved_[1], &lse = saved_[2];
-  const at::Tensor delta = (dout[0].to(job_.accumulator) * out.to(job_.accumulator)).sum(-1);
-  put(step.out, {at::cat({q, dout[0]}, 1), at::cat({lse, delta}, 1)});
-  saved_.clear();
-}
-
-void Executor::exchange(const Step& step) {
-  const bool partial = is_partial(data_of(step));
-  if (sends(step)) {
-    send(read(step.in), step.to, step, partial ? job_.partial : job_.element.dtype().toScalarType());
-    if (partial) slots_.erase(step.in);
-  }
-  if (!receives(step)) return;
-  Slot& slot = slots_[step.out];
-  Tensors arriving = make_tensors(step.out, job_.partial);
-  if (!partial) {
-    receive(slot, arriving, step.from, step);
-    slot.tensors = std::move(arriving);
-    return;
-  }
-  receive(slot, arriving, step.from, step);
-  slot.finish.push_back([this, block = step.out, arriving] {
-    Tensors more = arriving;
-    more[0] = more[0].to(job_.accumulator);
-    add_to(block, std::move(more));
-  });
-}
-
-void Executor::gather(const Step& step) {
-  const Tensors mine = read(step.in);
-  Slot& slot = slots_[step.out];
-  slot.tensors = make_tensors(step.out);
-  int64_t offset = 0;
-  for (size_t i = 0; i < step.group.size(); ++i) {
-    const int64_t tokens = tokens_of(step.out.data, share_of(step.out.chunks, step.group.size(), i));
-    const Tensors rows = rows_of(slot.tensors, offset, tokens);
-    offset += tokens;
-    if (step.group[i] != group_.rank()) {
-      send(mine, step.group[i], step, mine[0].scalar_type());
-      receive(slot, rows, step.group[i], step);
-    } else {
-      for (size_t t = 0; t < rows.size(); ++t) rows[t].copy_(mine[t]);
-    }
-  }
-}
-
-void Executor::merge(const Step& step) {
-  const Tensors whole = read(step.in);
-  slots_.erase(step.in);
-  Slot& slot = slots_[step.out];
-  std::vector<Tensors> shares;  // in rank order, so that the result has the same bits every time
-  int64_t offset = 0;
-  for (size_t i = 0; i < step.group.size(); ++i) {
-    const int64_t tokens = tokens_of(step.in.data, share_of(step.in.chunks, step.group.size(), i));
-    const Tensors rows = rows_of(whole, offset, tokens);
-    offset += tokens;
-    if (step.group[i] == group_.rank()) {
-      shares.push_back(rows);
-      continue;
-    }
-    send(rows, step.group[i], step, job_.partial);
-    shares.push_back(make_tensors(step.out, job_.partial));
-    receive(slot, shares.back(), step.group[i], step);
-  }
-  slot.finish.push_back([this, block = step.out, shares] {
-    Tensors result;
-    for (const Tensors& share : shares) {
-      Tensors more = share;
-      more[0] = more[0].to(job_.accumulator);
-      if (result.empty())
-        for (const at::Tensor& t : more) result.push_back(t.clone());  // not a view that keeps the whole block alive
-      else
-        join(block.data, result, more);
-    }
-    add_to(block, std::move(result));
-  });
-}
-
-// Own chunk of all heads -> the group's chunks of one slice. Key/value heads fewer than slices are copied.
-void Executor::to_heads(const Step& step) {
-  const at::Tensor mine = read(step.in)[0];
-  Slot& slot = slots_[step.out];
-  slot.tensors = {};
-  const int slices = job_.slices;
-  const int64_t total = mine.size(3);
-  const int64_t heads =
-      is_key_side(step.in.data) ? key_heads_of_slice(static_cast<int>(total), slices) : total / slices;
-  int64_t tokens = tokens_of(step.out.data, step.out.chunks), offset = 0;
-  slot.tensors.push_back(at::empty({tokens, mine.size(1), mine.size(2), heads, mine.size(4)}, mine.options()));
-  for (int i = 0; i < slices; ++i) {
-    const int64_t rows = tokens_of(step.out.data, {step.group[i]});
-    const at::Tensor place = slot.tensors[0].narrow(0, offset, rows);
-    offset += rows;
-    const int64_t first_head = i * total / slices;
-    const at::Tensor part = mine.narrow(3, first_head, heads);
-    if (step.group[i] == group_.rank()) {
-      place.copy_(part);
-    } else {
-      send({part.contiguous()}, step.group[i], step, mine.scalar_type());
-      receive(slot, {place}, step.group[i], step);
-    }
-  }
-}
-
-// The group's chunks of one slice -> own chunk of all heads; gradients of copied key/value heads are summed.
-void Executor::to_tokens(const Step& step) {
-  const at::Tensor mine = read(step.in)[0];
-  const int slices = job_.slices;
-  const int64_t total = is_key_side(step.in.data) ? job_.problem.key_heads : job_.problem.heads;
-  const int64_t heads = mine.size(3);
-  const bool copied = heads * slices > total;
-  const at::ScalarType element = job_.element.dtype().toScalarType(), type = copied ? job_.partial : element;
-  Slot& slot = slots_[step.out];
-  std::vector<at::Tensor> parts;
-  int64_t offset = 0;
-  for (int i = 0; i < slices; ++i) {
-    const int64_t rows = tokens_of(step.in.data, {step.group[i]});
-    const at::Tensor part = mine.narrow(0, offset, rows);
-    offset += rows;
-    if (step.group[i] == group_.rank()) {
-      parts.push_back(part);
-      continue;
-    }
-    send({part}, step.group[i], step, type);
-    const int64_t own = tokens_of(step.in.data, {group_.rank()});
-    parts.push_back(at::empty({own, mine.size(1), mine.size(2), heads, mine.size(4)}, mine.options().dtype(type)));
-    receive(slot, {parts.back()}, step.group[i], step);
-  }
-  STARTRAIL_CHECK(slot.tensors.empty(), "the result of an all-to-all would replace ", to_text(step.out));
-  slot.finish.push_back([this, block = step.out, parts, total, heads, slices, copied, element] {
-    const at::Tensor& any = parts[0];
-    const auto options = any.options().dtype(copied ? job_.accumulator : element);
-    const at::Tensor result =
-        at::zeros({tokens_of(block.data, block.chunks), any.size(1), any.size(2), total, any.size(4)}, options);
-    for (int i = 0; i < slices; ++i) {
-      const at::Tensor place = result.narrow(3, i * total / slices, heads);
-      copied ? place.add_(parts[i]) : place.copy_(parts[i]);
-    }
-    slots_[block].tensors = {result};
-  });
+  const at::Tensor &q = saved[0], &out = saved[1], &lse = saved[2];
+  const Tensors& query = buffers_[action.makes[0]];
+  query[0].narrow(1, 0, 1).copy_(q);
+  query[0].narrow(1, 1, 1).copy_(dout[0]);
+  query[1].narrow(1, 0, 1).copy_(lse);
+  at::Tensor delta = query[1].narrow(1, 1, 1);
+  delta.copy_((dout[0].to(options_.accumulator) * out.to(options_.accumulator)).sum(-1));
 }
 
 }  // namespace startrail

@@ -1,5 +1,6 @@
 // Carries out one rank's steps on tensors. Communication is posted as soon as its input is there and waited for only
-// when its output is read, so a transfer overlaps the tiles before it. Knows blocks and steps, and no scheme.
+// when its output is read, so a transfer overlaps the tiles before it. Follows the rank's Play (plan/play.h): it knows
+// buffers and messages, and no scheme.
 #pragma once
 
 #include <functional>
@@ -8,7 +9,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "startrail/plan/volume.h"
+#include "startrail/plan/problem.h"
 #include "startrail/run/comm/group.h"
 #include "startrail/run/kernel/kernel.h"
 
@@ -18,79 +19,76 @@ namespace startrail {
 using StepHook = std::function<void(int rank, size_t index, const Step& step)>;
 
 // What a run needs beside its steps.
-struct Job {
+struct ExecutorOptions {
+  PlanHead head;
   Problem problem;
   Band band;
   double scale = 1;
-  Pass pass = Pass::forward;
-  int slices = 1;
   at::TensorOptions element;   // type and device of q, k, v
   at::ScalarType accumulator;  // of out, lse and gradients while they are partial: float32, or float64 for float64
   at::ScalarType partial;      // of partial out, dq, dk, dv on the wire
   const Kernel* kernel = nullptr;
   StepHook on_step;
+  int layer = -1;  // for the trace
 };
 
-// Tensors of a block hold its tokens along dimension 0, so that a chunk is one contiguous piece that can be sent:
-//  - query: q [tokens, 1, batch, heads, dim];
-//    in a backward q and dout [tokens, 2, batch, heads, dim], lse and delta [tokens, 2, batch, heads];
-//  - keys, keys_grad: k and v (dk and dv) [tokens, 2, batch, key heads, dim];
-//  - out: out [tokens, 1, batch, heads, dim] and lse [tokens, 1, batch, heads];
-//  - out_grad, query_grad: [tokens, 1, batch, heads, dim].
+// Tensors of a buffer hold its tokens along dimension 0, so that chunks that are neighbours are one contiguous piece
+// that can be sent (plan/problem.h says how many planes and stats):
+//  - values [tokens, planes, batch, heads, dim] and, where there are stats, [tokens, stats, batch, heads];
+//  - query: q; in a backward q and dout, with lse and delta;  keys, keys_grad: k and v (dk and dv);  out: out with lse;
+//  - saved: q, out and lse as three tensors of one plane.
 using Tensors = std::vector<at::Tensor>;
 
 class Executor {
  public:
-  Executor(const Job& job, Group& group);
+  // `results` as for play_steps.
+  Executor(const ExecutorOptions& options, Group& group, Steps steps, const std::vector<Block>& results);
 
   // Gives a block to start from.
   void put(const Block& block, Tensors tensors);
-  // For a backward: the forward's q and finished out, lse in the layout of the slice; the delta step reads them.
-  void put_saved(Tensors q_out_lse) { saved_ = std::move(q_out_lse); }
-  // Asks that a block survive its last step, for take().
-  void keep(const Block& block) { kept_.push_back(block); }
 
-  void run(const Steps& steps);
+  void run();
 
-  // A block after the run; waits for what is still on its way to it.
+  // A result, or a block that is kept for the backward, after the run; waits for what is still on its way.
   Tensors take(const Block& block);
   // Waits until everything sent has been received.
   void finish();
 
  private:
-  struct Slot {
-    Tensors tensors;
-    std::vector<Pending> incoming;
-    std::vector<std::function<void()>> finish;  // join what came in elsewhere than in place, in this order
+  // What is needed of an arrival until it is joined.
+  struct Coming {
+    std::vector<Pending> pending;
+    std::vector<Tensors> received;  // of each receive, where it does not land in its buffer
+    std::vector<Tensors> own;       // the rank's own sources
   };
 
-  void step(const Step& step);
-  void attend(const Step& step);
-  void delta(const Step& step);
-  void exchange(const Step& step);
-  void gather(const Step& step);
-  void merge(const Step& step);
-  void to_heads(const Step& step);
-  void to_tokens(const Step& step);
+  void act(size_t index);
+  void attend(const Action& action);
+  void delta(const Action& action);
+  void communicate(size_t index);
+  void settle(int arrival);
+  Tensors join(const Arrival& arrival, const Coming& coming) const;
+  Tensors put_together(const Arrival& arrival, const std::vector<Tensors>& sources) const;
+  void add(Data data, Tensors& into, const Tensors& more) const;
+  void finish(const Action::Send& send);
 
-  Tensors& read(const Block& block);
-  Tensors& accumulate(const Block& block, double lse);
-  Tensors make_tensors(const Block& block) const { return make_tensors(block, job_.accumulator); }
-  Tensors make_tensors(const Block& block, at::ScalarType partial) const;  // partial: of a partial result's values
-  int64_t tokens_of(Data data, const std::vector<int>& chunks) const;
-  void send(const Tensors& tensors, int to, const Step& step, at::ScalarType type);
-  void receive(Slot& slot, const Tensors& tensors, int from, const Step& step);
-  void join(Data data, Tensors& into, const Tensors& more) const;
-  void add_to(const Block& block, Tensors more);
-  void forget(const Steps& steps, size_t index);
+  Tensors make_tensors(const Form& form) const;
+  void make_buffer(int buffer);
+  at::ScalarType type_of(Number number) const;
+  Tensors rows(int buffer, const Run& run) const;
+  Tensors rows(const Part& part) const;
+  std::vector<int> chunks_of(int buffer, const Run& run) const;
+  at::Tensor slice_of(const at::Tensor& all_heads, Data data, int slice) const;
+  Tensors outgoing(const Message& message) const;
+  std::shared_ptr<const TraceLabel> label(size_t step, const std::string& block) const;
 
-  const Job& job_;
+  const ExecutorOptions& options_;
   Group& group_;
-  std::map<Block, Slot> slots_;
-  std::map<Block, size_t> last_use_;
-  std::vector<Block> kept_;
-  std::vector<Pending> sends_;
-  Tensors saved_;
+  Steps steps_;
+  Play play_;
+  std::vector<Tensors> buffers_;
+  std::map<int, Coming> coming_;                                    // by arrival
+  std::map<std::pair<size_t, size_t>, std::vector<Pending>> sent_;  // by action and index
 };
 
 }  // namespace startrail

@@ -5,10 +5,7 @@
 
 #include <algorithm>
 #include <chrono>
-#include <condition_variable>
-#include <functional>
-#include <mutex>
-#include <stdexcept>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -20,25 +17,6 @@ namespace startrail {
 namespace {
 
 constexpr int kRanks = 8;
-
-// Makes ranks begin every step together. Left alone, a rank on a crowded machine may lag behind the one that sends to
-// it by many steps, which then holds all it has sent: 1.56 times the expected bytes were seen on a ring of 8 and 2
-// cores.
-class Pacer {
- public:
-  void operator()(int, size_t, const Step&) {
-    std::unique_lock lock(mutex_);
-    const int64_t all = (arrived_++ / kRanks + 1) * kRanks;
-    if (arrived_ == all) arrival_.notify_all();
-    if (!arrival_.wait_for(lock, std::chrono::minutes(1), [&] { return arrived_ >= all; }))
-      throw std::runtime_error("a rank did not come to its next step");
-  }
-
- private:
-  std::mutex mutex_;
-  std::condition_variable arrival_;
-  int64_t arrived_ = 0;
-};
 
 struct Case {
   AttentionOptions options;
@@ -53,26 +31,24 @@ int64_t expected_bytes(const Case& c, int rank) {
   const auto pass_bytes = [&](Pass pass) {
     return peak_bytes(make_plan(c.options.grid, pass), rank, p, [&](const Step& attend) {
       return flash_kernel().scratch_bytes(
-          {p.batch, p.heads / slices, key_heads_of_slice(p.key_heads, slices),
-           chunk_tokens(p.queries, attend.in.chunks), chunk_tokens(p.keys, attend.out.chunks), p.dim, p.element_bytes,
-           pass != Pass::forward},
+          {p.batch, p.heads / slices, key_heads_of_slice(p.key_heads, slices), p.queries.tokens(attend.in.chunks),
+           p.keys.tokens(attend.with.chunks), p.dim, p.element_bytes, pass != Pass::forward},
           /*threads=*/1);
     });
   };
   const int64_t row = p.batch * p.dim * p.element_bytes;
-  const int64_t q = chunk_tokens(p.queries, rank) * p.heads * row, k = chunk_tokens(p.keys, rank) * p.key_heads * row;
-  // The caller's q, k, v and dout, and in the backward out, where it is not what the forward saved.
-  return 2 * q + 2 * k +
+  const int64_t q = p.queries.tokens(rank) * p.heads * row, k = p.keys.tokens(rank) * p.key_heads * row;
+  // The caller's q, k, v and dout, where they are in the sequence, and in the backward out, where it is not what the
+  // forward saved.
+  return 2 * q + 2 * k + 8 * (p.queries.tokens(rank) + p.keys.tokens(rank)) +
          std::max(pass_bytes(Pass::forward), pass_bytes(backward_pass(c.options, p)) + (slices > 1 ? q : 0));
 }
 
 // Measured over expected, the least and the most of all ranks.
-std::pair<double, double> ratios(Case c) {
-  Pacer pacer;
-  c.options.on_step = std::ref(pacer);
+std::pair<double, double> ratios(const Case& c) {
   const TrialRun run = run_trial(c.sample, c.options, 2);
   double least = 1e9, most = 0;
-  for (int rank = 0; rank < kRanks; ++rank) {
+  for (int rank = 0; rank < c.options.grid.ranks(); ++rank) {
     const double ratio = static_cast<double>(run.ranks[rank].peak_bytes) / static_cast<double>(expected_bytes(c, rank));
     least = std::min(least, ratio);
     most = std::max(most, ratio);
@@ -95,11 +71,11 @@ void expect_band(const Mask& mask, const std::vector<int>& key_heads, double lea
         Case c;
         c.options.grid = parse_grid(grid, kRanks);
         c.options.tokens = 515;
-        c.options.layout = Order::zigzag;
+        c.options.order = Order::zigzag;
         c.options.mask = mask;
         c.options.backward = way.direction;
         c.options.partial = way.partial;
-        c.problem = make_problem(c.options, kRanks, 1, 8, kv, 32, way.type);
+        c.problem = make_problem(c.options, 1, 8, kv, 32, way.type);
         c.sample = make_sample({.heads = 8, .key_heads = kv, .dim = 32, .type = way.type}, 515, 515);
         const auto [low, high] = ratios(c);
         EXPECT_TRUE(low >= least && high <= most)
@@ -110,10 +86,29 @@ void expect_band(const Mask& mask, const std::vector<int>& key_heads, double lea
 }
 
 // Tiles are whole blocks: what is left between the two is how soon a message arrives.
-TEST(Footprint, IsWhatThePlanSays) { expect_band({}, {8, 1}, 0.85, 1.01); }
+TEST(Footprint, IsWhatThePlanSays) { expect_band({}, {8, 1}, 0.7, 1); }
 
 // Tiles are smaller than blocks, and so is what the kernel needs for them.
-TEST(Footprint, IsAtMostThatWithACausalMask) { expect_band({.causal = true}, {2}, 0.6, 1.01); }
+TEST(Footprint, IsAtMostThatWithACausalMask) { expect_band({.causal = true}, {2}, 0.5, 1); }
+
+// Some receivers are so late that whoever sends to them could send all it has: it must not, and must not hold it.
+TEST(Footprint, IsBoundedWhenReceiversAreLate) {
+  for (const char* grid : {"ring", "startrail:2"})
+    for (Direction direction : {Direction::keys, Direction::queries}) {
+      Case c;
+      c.options.grid = parse_grid(grid, 16);
+      c.options.tokens = 16 * 64;
+      c.options.backward = direction;
+      c.options.on_step = [](int rank, size_t index, const Step&) {
+        if (rank % 5 == 2 && index < 6) std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      };
+      c.problem = make_problem(c.options, 1, 8, 8, 32, at::kFloat);
+      c.sample = make_sample({.heads = 8, .key_heads = 8, .dim = 32}, 16 * 64, 16 * 64);
+      const auto [low, high] = ratios(c);
+      EXPECT_LE(high, 1) << grid;
+      EXPECT_GE(low, 0.6) << grid;
+    }
+}
 
 }  // namespace
 }  // namespace startrail

@@ -16,18 +16,11 @@
 namespace startrail {
 namespace {
 
-at::Tensor own_tokens(const Layout& layout, int rank) {
-  std::vector<int64_t> tokens;
-  for (const Piece& piece : chunk_pieces(layout, rank))
-    for (int64_t i = 0; i < piece.count; ++i) tokens.push_back(piece.at(i));
-  return at::tensor(tokens, at::kLong);
-}
-
 double milliseconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
 }
 
-void add_times(RankReport& report, const Group::Counts& counts) {
+void add_times(RankReport& report, const Counts& counts) {
   report.wait_seconds += counts.wait_seconds();
   for (const auto& [op, seconds] : counts.busy_seconds) report.busy_seconds[op] += seconds;
 }
@@ -118,7 +111,7 @@ Answer pytorch_answer(const Sample& sample, const Mask& mask, double scale) {
 
 TrialRun run_trial(const Sample& sample, const AttentionOptions& options, int threads) {
   const int ranks = options.grid.ranks();
-  const Layout queries{options.layout, sample.q.size(2), ranks}, keys{options.layout, sample.k.size(2), ranks};
+  const Layout queries{options.order, sample.q.size(2), ranks}, keys{options.order, sample.k.size(2), ranks};
   TrialRun run{{at::zeros_like(sample.q), at::zeros_like(sample.q), at::zeros_like(sample.k), at::zeros_like(sample.v)},
                0,
                0,
@@ -127,29 +120,29 @@ TrialRun run_trial(const Sample& sample, const AttentionOptions& options, int th
     const auto account = std::make_shared<MemoryAccount>();
     const MemoryScope scope(account);
     RankReport& report = run.ranks[group->rank()];
-    const at::Tensor query_tokens = own_tokens(queries, group->rank()), key_tokens = own_tokens(keys, group->rank());
+    const at::Tensor query_tokens = places_of(queries, group->rank()), key_tokens = places_of(keys, group->rank());
     const auto leaf = [](const at::Tensor& t, const at::Tensor& tokens) {
       return t.index_select(2, tokens).requires_grad_();
     };
     const at::Tensor q = leaf(sample.q, query_tokens), k = leaf(sample.k, key_tokens), v = leaf(sample.v, key_tokens);
     const at::Tensor dout = sample.dout.index_select(2, query_tokens);
 
-    group->barrier();
+    group->control().barrier();
     const auto start = std::chrono::steady_clock::now();
     const at::Tensor out = attention(q, k, v, options, group);
-    group->barrier();
+    group->control().barrier();
     if (group->rank() == 0) run.forward_ms = milliseconds_since(start);
-    report.forward = group->counts().sent();
-    add_times(report, group->counts());
-    group->reset_counts();
+    report.forward = group->meter().counts().sent();
+    add_times(report, group->meter().counts());
+    group->meter().reset();
 
-    group->barrier();
+    group->control().barrier();
     const auto middle = std::chrono::steady_clock::now();
     out.backward(dout);
-    group->barrier();
+    group->control().barrier();
     if (group->rank() == 0) run.backward_ms = milliseconds_since(middle);
-    report.backward = group->counts().sent();
-    add_times(report, group->counts());
+    report.backward = group->meter().counts().sent();
+    add_times(report, group->meter().counts());
     report.peak_bytes = account->peak_bytes;
 
     const at::NoGradGuard no_grad;

@@ -18,7 +18,7 @@ using WorkPtr = c10::intrusive_ptr<LocalWork>;
 }  // namespace
 
 struct LocalWorld::State {
-  explicit State(int ranks) : ranks(ranks), wake(ranks), published(ranks) {}
+  explicit State(int ranks) : ranks(ranks), wake(ranks) {}
 
   struct Channel {
     std::deque<WorkPtr> sends, receives;  // posted and not yet matched; at most one of the two has entries
@@ -30,27 +30,8 @@ struct LocalWorld::State {
   std::map<std::tuple<int, int, int>, Channel> channels;  // (from, to, tag)
   std::optional<std::string> error;
 
-  // For collectives: what each rank has put down, and a barrier.
-  std::vector<std::vector<at::Tensor>> published;
-  int arrived = 0;
-  uint64_t round = 0;
-
   void check_alive() const {  // with the mutex held
     if (error) throw ClusterError(*error);
-  }
-
-  void arrive(int rank) {
-    std::unique_lock lock(mutex);
-    check_alive();
-    const uint64_t mine = round;
-    if (++arrived == ranks) {
-      arrived = 0;
-      ++round;
-      for (auto& condition : wake) condition.notify_all();
-      return;
-    }
-    wake[rank].wait(lock, [&] { return round != mine || error; });
-    if (round == mine) check_alive();
   }
 };
 
@@ -58,24 +39,20 @@ namespace {
 
 using State = LocalWorld::State;
 
-// A send or receive on its way, or a collective that is done already (no state).
+// A send or receive on its way.
 struct LocalWork : c10d::Work {
   LocalWork(std::shared_ptr<State> state, int rank, at::Tensor tensor)
       : state(std::move(state)), rank(rank), tensor(std::move(tensor)) {}
-  LocalWork() : done(true) {}
 
   bool isCompleted() override {
-    if (!state) return true;
     std::lock_guard lock(state->mutex);
     return done;
   }
   bool isSuccess() const override {
-    if (!state) return true;
     std::lock_guard lock(state->mutex);
     return done;
   }
   bool wait(std::chrono::milliseconds timeout) override {
-    if (!state) return true;
     std::unique_lock lock(state->mutex);
     const auto ready = [&] { return done || state->error; };
     if (timeout == c10d::kUnsetTimeout || timeout == kNoTimeout)
@@ -105,42 +82,6 @@ class LocalBackend : public c10d::Backend {
     return post(tensors, from, getRank(), tag, false);
   }
 
-  c10::intrusive_ptr<c10d::Work> barrier(const c10d::BarrierOptions&) override {
-    state_->arrive(getRank());
-    return c10::make_intrusive<LocalWork>();
-  }
-
-  c10::intrusive_ptr<c10d::Work> broadcast(std::vector<at::Tensor>& tensors,
-                                           const c10d::BroadcastOptions& options) override {
-    const auto& all = publish(tensors);
-    const size_t root = options.rootRank;
-    if (root != static_cast<size_t>(getRank()))
-      for (size_t i = 0; i < tensors.size(); ++i) tensors[i].copy_(all.at(root).at(i));
-    return finish();
-  }
-
-  c10::intrusive_ptr<c10d::Work> allreduce(std::vector<at::Tensor>& tensors,
-                                           const c10d::AllreduceOptions& options) override {
-    const auto& all = publish(tensors);
-    std::vector<at::Tensor> results;
-    for (size_t i = 0; i < tensors.size(); ++i) {
-      at::Tensor result = all[0].at(i).clone();
-      for (int rank = 1; rank < getSize(); ++rank) reduce(result, all[rank].at(i), options.reduceOp);
-      results.push_back(std::move(result));
-    }
-    state_->arrive(getRank());  // everyone has read before anyone writes
-    for (size_t i = 0; i < tensors.size(); ++i) tensors[i].copy_(results[i]);
-    return c10::make_intrusive<LocalWork>();
-  }
-
-  c10::intrusive_ptr<c10d::Work> allgather(std::vector<std::vector<at::Tensor>>& outputs,
-                                           std::vector<at::Tensor>& inputs, const c10d::AllgatherOptions&) override {
-    const auto& all = publish(inputs);
-    for (size_t i = 0; i < inputs.size(); ++i)
-      for (int rank = 0; rank < getSize(); ++rank) outputs.at(i).at(rank).copy_(all[rank].at(i));
-    return finish();
-  }
-
  private:
   // Whoever comes second copies, without the lock; then both sides are told.
   c10::intrusive_ptr<c10d::Work> post(const std::vector<at::Tensor>& tensors, int from, int to, int tag, bool sending) {
@@ -165,40 +106,13 @@ class LocalBackend : public c10d::Backend {
                     target.scalar_type(), target.sizes());
     at::NoGradGuard no_grad;
     at::Tensor(target).copy_(source);
+    // Let go of before the other side is told: what it frees then is free.
+    mine->tensor.reset();
+    other->tensor.reset();
     std::lock_guard lock(state_->mutex);
     mine->done = other->done = true;
     state_->wake[other->rank].notify_all();
     return mine;
-  }
-
-  // Shows one's tensors to all and returns when everyone has.
-  const std::vector<std::vector<at::Tensor>>& publish(const std::vector<at::Tensor>& tensors) {
-    {
-      std::lock_guard lock(state_->mutex);
-      state_->published[getRank()] = tensors;
-    }
-    state_->arrive(getRank());
-    return state_->published;
-  }
-  c10::intrusive_ptr<c10d::Work> finish() {
-    state_->arrive(getRank());
-    return c10::make_intrusive<LocalWork>();
-  }
-
-  static void reduce(at::Tensor& into, const at::Tensor& more, const c10d::ReduceOp& op) {
-    switch (static_cast<c10d::ReduceOp::RedOpType>(op)) {
-      case c10d::ReduceOp::SUM:
-        into.add_(more);
-        return;
-      case c10d::ReduceOp::MIN:
-        into.copy_(at::minimum(into, more));
-        return;
-      case c10d::ReduceOp::MAX:
-        into.copy_(at::maximum(into, more));
-        return;
-      default:
-        throw InternalError("the local backend reduces by sum, min and max only");
-    }
   }
 
   std::shared_ptr<State> state_;
@@ -212,7 +126,6 @@ LocalWorld::~LocalWorld() {
   // Unmatched messages hold the state that holds them.
   std::lock_guard lock(state_->mutex);
   state_->channels.clear();
-  for (auto& tensors : state_->published) tensors.clear();
 }
 
 c10::intrusive_ptr<c10d::Backend> LocalWorld::backend(int rank) {

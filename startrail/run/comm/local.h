@@ -14,8 +14,8 @@ class LocalWorld {
   explicit LocalWorld(int ranks);
   ~LocalWorld();
 
-  // The backend of one rank: send, recv, barrier, broadcast, allreduce (sum, min, max) and allgather.
-  // A send completes when the receiver has the data. Reductions are made in rank order: the same bits every time.
+  // The backend of one rank: send and recv, which is all that comm/ asks of one. A send completes when the receiver has
+  // the data.
   c10::intrusive_ptr<c10d::Backend> backend(int rank);
 
   // Ends every wait, now and later, with ClusterError(reason). Returns false when the world was aborted before.

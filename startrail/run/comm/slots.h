@@ -49,4 +49,20 @@ class ComputeSlots {
   std::optional<std::string> error_;
 };
 
+// One of the slots, while this lives; nothing where there are none.
+class Turn {
+ public:
+  explicit Turn(ComputeSlots* slots) : slots_(slots) {
+    if (slots_) slots_->acquire();
+  }
+  ~Turn() {
+    if (slots_) slots_->release();
+  }
+  Turn(const Turn&) = delete;
+  Turn& operator=(const Turn&) = delete;
+
+ private:
+  ComputeSlots* slots_;
+};
+
 }  // namespace startrail

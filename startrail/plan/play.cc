@@ -1,0 +1,542 @@
+#include "startrail/plan/play.h"
+
+#include <algorithm>
+#include <functional>
+#include <map>
+#include <tuple>
+
+#include "startrail/base/error.h"
+#include "startrail/plan/text.h"
+
+namespace startrail {
+namespace {
+
+constexpr size_t kNever = -1;
+
+// Where `chunks` lie in a table, or nothing when some do not.
+std::optional<std::vector<Run>> runs_of(const std::vector<int>& table, const std::vector<int>& chunks) {
+  if (table == chunks) return std::vector<Run>{{0, static_cast<int>(table.size())}};
+  std::vector<Run> runs;
+  size_t next = 0;  // chunks that are named together mostly lie together
+  for (int chunk : chunks) {
+    if (next >= table.size() || table[next] != chunk)
+      next = std::find(table.begin(), table.end(), chunk) - table.begin();
+    if (next == table.size()) return std::nullopt;
+    if (!runs.empty() && runs.back().first + runs.back().count == static_cast<int>(next))
+      ++runs.back().count;
+    else
+      runs.push_back({static_cast<int>(next), 1});
+    ++next;
+  }
+  return runs;
+}
+
+bool overlap(const std::vector<Run>& a, const std::vector<Run>& b) {
+  for (const Run& x : a)
+    for (const Run& y : b)
+      if (x.first < y.first + y.count && y.first < x.first + x.count) return true;
+  return false;
+}
+
+std::vector<int> all_chunks(const std::vector<Member>& group) {
+  std::vector<int> chunks;
+  for (const Member& member : group) chunks.insert(chunks.end(), member.chunks.begin(), member.chunks.end());
+  return chunks;
+}
+
+class Player {
+ public:
+  Player(const PlanHead& head, const Steps& steps, int rank) : head_(head), steps_(steps), named_(head.chunks(), 0) {
+    play_.rank = rank;
+  }
+
+  Play play(const std::vector<Block>& results) {
+    play_.actions.resize(steps_.size());
+    for (const Block& block : inputs_of(head_, steps_, play_.rank)) {
+      const int buffer = make(block);
+      play_.inputs.push_back(buffer);
+      states_[buffer].made = true;
+      hold(whole(buffer));
+    }
+    for (; at_ < steps_.size(); ++at_) step(steps_[at_]);
+    for (const Block& block : results) {
+      play_.results.push_back(found(block, "reads "));
+      settle(play_.results.back(), play_.last_waits);
+    }
+    check_end();
+    set_lifetimes();
+    return std::move(play_);
+  }
+
+ private:
+  // Of a chunk in a buffer: nothing was put there yet, it is there or on its way, it was given away.
+  enum class Place : char { fresh, held, given };
+  struct State {
+    std::vector<Place> places;                 // of its chunks
+    std::vector<int> arriving;                 // arrivals not yet waited for
+    bool made = false;                         // has memory
+    size_t last_use = kNever, given = kNever;  // steps
+  };
+
+  Action& action() { return play_.actions[at_]; }
+  [[noreturn]] void fail(const std::string& what) const {
+    throw UserError(cat(place_text(steps_, play_.rank, at_), what));
+  }
+  void demand(bool holds, const char* rule) const {
+    if (!holds) fail(rule);
+  }
+
+  void check_block(const Block& block, bool may_be_empty = false) {
+    demand(may_be_empty || !block.chunks.empty(), "it names a block without chunks");
+    ++stamp_;
+    for (int chunk : block.chunks) {
+      demand(chunk >= 0 && chunk < head_.chunks(), "it names a chunk that no rank owns");
+      demand(named_[chunk] != stamp_, "it names a chunk twice in one block");
+      named_[chunk] = stamp_;
+    }
+    demand(block.slice >= kAllHeads && block.slice < head_.slices, "it names a slice of the heads that is not there");
+  }
+
+  // --- Buffers
+
+  int make(const Block& block) {
+    const int buffer = static_cast<int>(play_.buffers.size());
+    play_.buffers.push_back(block);
+    states_.push_back({std::vector<Place>(block.chunks.size()), {}});
+    return buffer;
+  }
+  void make_now(int buffer) {
+    states_[buffer].made = true;
+    action().makes.push_back(buffer);
+  }
+  Part whole(int buffer) const { return {buffer, {{0, static_cast<int>(play_.buffers[buffer].chunks.size())}}}; }
+  Part part(int buffer, const std::vector<int>& chunks, int slice = kAllHeads) const {
+    return {buffer, *runs_of(play_.buffers[buffer].chunks, chunks), slice};
+  }
+
+  void set(const Part& part, Place place) {
+    for (const Run& run : part.runs) std::fill_n(states_[part.buffer].places.begin() + run.first, run.count, place);
+  }
+  void hold(const Part& part) { set(part, Place::held); }
+  static bool all_of(const std::vector<Run>& runs, const std::function<bool(int place)>& is) {
+    for (const Run& run : runs)
+      for (int place = run.first; place < run.first + run.count; ++place)
+        if (!is(place)) return false;
+    return true;
+  }
+  bool is(int buffer, int place, Place what) const { return states_[buffer].places[place] == what; }
+  void use(const Part& part) { states_[part.buffer].last_use = at_; }
+
+  // The newest buffer that holds all of a block. Several may: a gathered block repeats the rank's own.
+  std::optional<Part> find(const Block& block) const {
+    for (int buffer = static_cast<int>(play_.buffers.size()) - 1; buffer >= 0; --buffer) {
+      const Block& there = play_.buffers[buffer];
+      if (there.data != block.data || there.slice != block.slice) continue;
+      const auto runs = runs_of(there.chunks, block.chunks);
+      if (runs && all_of(*runs, [&](int place) { return is(buffer, place, Place::held); })) return Part{buffer, *runs};
+    }
+    return std::nullopt;
+  }
+  Part found(const Block& block, const char* does) const {
+    if (const auto part = find(block)) return *part;
+    fail(cat(does, to_text(block), ", which it does not hold"));
+  }
+  bool holds_chunk(Data data, int chunk, int slice) const { return find({data, {chunk}, slice}).has_value(); }
+
+  // Where a partial result of these chunks is, or will be: in a buffer that holds some of them and has room for the
+  // others, or in a new one with room for as much of `table` as is not held elsewhere, so that what is added to other
+  // chunks later finds its place there.
+  Part result_part(const Block& block, const std::vector<int>& table) {
+    for (int buffer = static_cast<int>(play_.buffers.size()) - 1; buffer >= 0; --buffer) {
+      const Block& there = play_.buffers[buffer];
+      if (there.data != block.data || there.slice != block.slice) continue;
+      const auto runs = runs_of(there.chunks, block.chunks);
+      if (runs && all_of(*runs, [&](int place) {
+            return is(buffer, place, Place::held) ||
+                   (is(buffer, place, Place::fresh) && !holds_chunk(block.data, there.chunks[place], block.slice));
+          }))
+        return {buffer, *runs};
+    }
+    Block room{block.data, {}, block.slice};
+    for (int chunk : table)
+      if (!holds_chunk(block.data, chunk, block.slice)) room.chunks.push_back(chunk);
+    const auto runs = runs_of(room.chunks, block.chunks);
+    if (!runs) fail(cat("adds to ", to_text(block), ", of which it holds only some in one place"));
+    return {make(room), *runs};
+  }
+
+  // --- Reading, and what is on its way
+
+  // Waits for what is on its way to a part.
+  void settle(const Part& part, std::vector<int>& waits) {
+    std::vector<int>& arriving = states_[part.buffer].arriving;
+    std::erase_if(arriving, [&](int id) {
+      Arrival& arrival = play_.arrivals[id];
+      if (!overlap(arrival.into.runs, part.runs)) return false;
+      waits.push_back(id);
+      states_[part.buffer].made = true;
+      arrival.ends = steps_[arrival.action].op != Op::exchange && --open_[arrival.action] == 0;
+      return true;
+    });
+  }
+  Part read(const Block& block) {
+    const Part part = found(block, "reads ");
+    settle(part, action().waits);
+    use(part);
+    action().reads.push_back(part);
+    return part;
+  }
+  // A partial result that leaves, or is used up.
+  void give(const Part& part) {
+    set(part, Place::given);
+    states_[part.buffer].given = at_;
+  }
+
+  void send(int to, Traffic kind, Block block, Part part) {
+    demand(to >= 0 && to != play_.rank, "it sends to a rank that is not a peer");
+    auto& open = sent_[{to, kind, block.data}];
+    if (open.size() >= kOpenSends && kind == Traffic::p2p) action().finishes.push_back(open[open.size() - kOpenSends]);
+    open.push_back({at_, action().sends.size()});
+    action().sends.push_back({kind, to, std::move(block), std::move(part)});
+  }
+  int receive(int from, Traffic kind, Block block, Part part) {
+    demand(from >= 0 && from != play_.rank, "it receives from a rank that is not a peer");
+    action().receives.push_back({kind, from, std::move(block), std::move(part)});
+    return static_cast<int>(action().receives.size()) - 1;
+  }
+  void expect(Part into, std::vector<int> receives, std::vector<Source> sources = {}) {
+    const int id = static_cast<int>(play_.arrivals.size());
+    action().arrivals.push_back(id);
+    ++open_[at_];
+    hold(into);
+    use(into);
+    states_[into.buffer].arriving.push_back(id);
+    play_.arrivals.push_back({at_, std::move(into), std::move(receives), std::move(sources)});
+  }
+
+  // --- The operations
+
+  // A collective leaves only the newest send of each channel under way.
+  void bound_sends() {
+    for (const auto& [channel, sends] : sent_)
+      if (std::get<Traffic>(channel) == Traffic::p2p && sends.size() >= kOpenSends)
+        action().finishes.push_back(sends[sends.size() - kOpenSends]);
+  }
+
+  void step(const Step& step) {
+    if (step.op == Op::gather || step.op == Op::merge || step.op == Op::all_to_all) bound_sends();
+    switch (step.op) {
+      case Op::attend:
+        return attend(step);
+      case Op::delta:
+        return delta(step);
+      case Op::exchange:
+        return exchange(step);
+      case Op::gather:
+        return gather(step);
+      case Op::merge:
+        return merge(step);
+      case Op::all_to_all:
+        return step.in.slice == kAllHeads ? to_heads(step) : to_tokens(step);
+    }
+  }
+
+  void attend(const Step& step) {
+    demand(step.in.data == Data::query && step.with.data == Data::keys, "attend reads queries and keys");
+    check_block(step.in);
+    check_block(step.with);
+    demand(step.in.slice == step.with.slice, "attend reads two slices of the heads");
+    const Part queries = read(step.in), keys = read(step.with);
+    const auto add = [&](Data data, const Block& block, const Part& like) {
+      const std::vector<int> table = play_.buffers[like.buffer].chunks;
+      const Part result = result_part({data, block.chunks, block.slice}, table);
+      if (!states_[result.buffer].made) make_now(result.buffer);
+      hold(result);
+      use(result);
+      action().adds.push_back(result);
+    };
+    if (head_.pass == Pass::forward) return add(Data::out, step.in, queries);
+    add(Data::query_grad, step.in, queries);
+    add(Data::keys_grad, step.with, keys);
+  }
+
+  void delta(const Step& step) {
+    check_block(step.in);
+    const Block &in = step.in, saved{Data::saved, in.chunks, in.slice}, query{Data::query, in.chunks, in.slice};
+    demand(in.data == Data::out_grad && step.with == saved && step.out == query,
+           "delta turns out_grad and saved into the query block of the same chunks");
+    read(step.in);
+    give(read(step.with));
+    const int buffer = make(step.out);
+    make_now(buffer);
+    hold(whole(buffer));
+    use(whole(buffer));
+  }
+
+  void exchange(const Step& step) {
+    demand(sends(step) || receives(step), "an exchange sends or receives");
+    demand(!sends(step) || !receives(step) || step.in.data == step.out.data,
+           "an exchange sends and receives the same kind of data");
+    if (sends(step)) {
+      check_block(step.in);
+      const Part part = read(step.in);
+      send(step.to, Traffic::p2p, step.in, part);
+      if (is_partial(step.in.data)) give(part);
+    }
+    if (!receives(step)) return;
+    check_block(step.out);
+    if (is_partial(step.out.data)) {
+      const Part into = result_part(step.out, step.out.chunks);
+      const int index = receive(step.from, Traffic::p2p, step.out, into);
+      return expect(into, {index}, {{index, {}}});
+    }
+    const int buffer = make(step.out);
+    make_now(buffer);
+    expect(whole(buffer), {receive(step.from, Traffic::p2p, step.out, whole(buffer))});
+  }
+
+  // The rank's index in a group whose members' chunks, one after the other, are those of `block`.
+  size_t place_in(const Step& step, const Block& block) const {
+    const auto found = std::find_if(step.group.begin(), step.group.end(),
+                                    [&](const Member& member) { return member.rank == play_.rank; });
+    demand(found != step.group.end(), "the rank is not in its own group");
+    for (auto member = step.group.begin(); member != step.group.end(); ++member)
+      for (auto other = step.group.begin(); other != member; ++other)
+        demand(member->rank != other->rank, "a rank is in the group twice");
+    demand(all_chunks(step.group) == block.chunks,
+           "the members' chunks are not those of the whole block, in its order");
+    return found - step.group.begin();
+  }
+
+  void gather(const Step& step) {
+    check_block(step.in, true);
+    check_block(step.out);
+    const Member& own = step.group[place_in(step, step.out)];
+    demand(!is_partial(step.in.data), "partial results are merged, not gathered");
+    demand(step.in == Block{step.out.data, own.chunks, step.out.slice},
+           "a gather brings the rank's own chunks of the group's");
+    const int buffer = make(step.out);
+    const auto place = [&](const Member& member) { return part(buffer, member.chunks); };
+    std::optional<Part> mine;
+    if (!own.chunks.empty()) {
+      mine = read(step.in);
+      hold(place(own));
+      action().copies.push_back({*mine, place(own)});
+    }
+    make_now(buffer);
+    use(whole(buffer));
+    for (const Member& member : step.group) {
+      if (member.rank == play_.rank) continue;
+      if (mine) send(member.rank, Traffic::gather, step.in, *mine);
+      if (member.chunks.empty()) continue;
+      const Block theirs{step.out.data, member.chunks, step.out.slice};
+      expect(place(member), {receive(member.rank, Traffic::gather, theirs, place(member))});
+    }
+  }
+
+  void merge(const Step& step) {
+    check_block(step.in);
+    check_block(step.out, true);
+    const Member& own = step.group[place_in(step, step.in)];
+    demand(is_partial(step.in.data), "only partial results are merged");
+    demand(step.out == Block{step.in.data, own.chunks, step.in.slice},
+           "a merge keeps the rank's own chunks of the group's");
+    const Part mine = read(step.in);
+    const auto share = [&](const Member& member) { return part(mine.buffer, member.chunks); };
+    give(mine);
+    std::optional<Part> into;
+    if (!own.chunks.empty()) into = result_part(step.out, step.out.chunks);
+    std::vector<int> receives;
+    std::vector<Source> sources;
+    for (const Member& member : step.group) {
+      if (member.rank == play_.rank) {
+        sources.push_back({-1, share(member)});
+        continue;
+      }
+      if (!member.chunks.empty())
+        send(member.rank, Traffic::merge, {step.in.data, member.chunks, step.in.slice}, share(member));
+      if (!into) continue;
+      receives.push_back(receive(member.rank, Traffic::merge, step.out, *into));
+      sources.push_back({receives.back(), {}});
+    }
+    if (into) expect(*into, std::move(receives), std::move(sources));
+  }
+
+  // Checks a trade of the rank's own chunks of all heads (`all`) for the group's chunks of one slice.
+  const Member& check_trade(const Step& step, const Block& all, const Block& slice) {
+    check_block(all);
+    check_block(slice);
+    const size_t place = place_in(step, slice);
+    demand(static_cast<int>(step.group.size()) == head_.slices && all.data == slice.data &&
+               slice.slice == static_cast<int>(place) && all.slice == kAllHeads &&
+               all.chunks == step.group[place].chunks && all.chunks == head_.owned_by(play_.rank),
+           "an all-to-all trades the own chunks of all heads for the group's chunks of the own slice");
+    return step.group[place];
+  }
+
+  void to_heads(const Step& step) {
+    const Member& own = check_trade(step, step.in, step.out);
+    const Data data = step.in.data;
+    demand(!is_partial(data), "an all-to-all trades partial results for tokens only");
+    const Part mine = read(step.in);
+    const auto slice_of = [&](size_t slice) { return Part{mine.buffer, mine.runs, static_cast<int>(slice)}; };
+    const int buffer = make(step.out);
+    make_now(buffer);
+    use(whole(buffer));
+    hold(part(buffer, own.chunks));
+    for (size_t i = 0; i < step.group.size(); ++i) {
+      const Member& member = step.group[i];
+      const Part place = part(buffer, member.chunks);
+      if (member.rank == play_.rank) {
+        action().copies.push_back({slice_of(i), place});
+        continue;
+      }
+      send(member.rank, Traffic::all_to_all, {data, own.chunks, static_cast<int>(i)}, slice_of(i));
+      expect(place, {receive(member.rank, Traffic::all_to_all, {data, member.chunks, step.out.slice}, place)});
+    }
+  }
+
+  void to_tokens(const Step& step) {
+    const Member& own = check_trade(step, step.out, step.in);
+    const Data data = step.in.data;
+    demand(is_partial(data), "an all-to-all trades partial results for tokens only");
+    const Part mine = read(step.in);
+    give(mine);
+    demand(!find(step.out), "an all-to-all makes what is there already");
+    const Part into = whole(make(step.out));
+    std::vector<int> receives;
+    std::vector<Source> sources;
+    for (size_t i = 0; i < step.group.size(); ++i) {
+      const Member& member = step.group[i];
+      const int slice = static_cast<int>(i);
+      const Part share = part(mine.buffer, member.chunks);
+      if (member.rank == play_.rank) {
+        sources.push_back({-1, share, slice});
+        continue;
+      }
+      send(member.rank, Traffic::all_to_all, {data, member.chunks, step.in.slice}, share);
+      receives.push_back(receive(member.rank, Traffic::all_to_all, {data, own.chunks, slice}, into));
+      sources.push_back({receives.back(), {}, slice});
+    }
+    expect(into, std::move(receives), std::move(sources));
+  }
+
+  // --- The end
+
+  bool is_result(int buffer) const {
+    return std::any_of(play_.results.begin(), play_.results.end(), [&](auto& part) { return part.buffer == buffer; });
+  }
+
+  void check_end() const {
+    for (size_t buffer = 0; buffer < play_.buffers.size(); ++buffer) {
+      const Block& block = play_.buffers[buffer];
+      const State& state = states_[buffer];
+      for (int id : state.arriving) {
+        const Arrival& arrival = play_.arrivals[id];
+        fail(cat("receives ", to_text(play_.actions[arrival.action].receives[arrival.receives[0]].block),
+                 ", which nothing reads"));
+      }
+      if (!is_partial(block.data)) continue;
+      Block left{block.data, {}, block.slice};
+      for (size_t i = 0; i < block.chunks.size(); ++i)
+        if (state.places[i] == Place::held) left.chunks.push_back(block.chunks[i]);
+      for (const Part& result : play_.results)
+        if (result.buffer == static_cast<int>(buffer))
+          for (const Run& run : result.runs)
+            for (int i = run.first; i < run.first + run.count; ++i) std::erase(left.chunks, block.chunks[i]);
+      if (!left.chunks.empty()) fail(cat("keeps ", to_text(left), ", a partial result that nobody merges"));
+    }
+  }
+
+  // Plain data goes after the last step that uses it, a partial result when all of it was given away.
+  void set_lifetimes() {
+    const Block own = attended_form();
+    const bool forward = head_.pass == Pass::forward;
+    for (int buffer = 0; buffer < static_cast<int>(play_.buffers.size()); ++buffer) {
+      const Block& block = play_.buffers[buffer];
+      const bool saved =
+          block.chunks == own.chunks && block.slice == own.slice &&
+          (forward ? block.data == Data::query || block.data == Data::keys || block.data == Data::out
+                   : block.data == Data::saved || (block.data == Data::keys && buffer == play_.inputs[1]));
+      if (saved || is_result(buffer)) {
+        play_.kept.push_back(buffer);
+        continue;
+      }
+      const size_t end = is_partial(block.data) ? states_[buffer].given : states_[buffer].last_use;
+      if (end != kNever) play_.actions[end].frees.push_back(buffer);
+    }
+  }
+  Block attended_form() const {
+    return inputs_of({Pass::backward_keys, head_.slices, head_.owners}, steps_, play_.rank)[1];
+  }
+
+  const PlanHead& head_;
+  const Steps& steps_;
+  size_t at_ = 0;
+  Play play_;
+  std::vector<State> states_;   // of the buffers
+  std::map<size_t, int> open_;  // arrivals not yet waited for, by the step they began in
+  std::map<std::tuple<int, Traffic, Data>, std::vector<Action::Send>> sent_;  // by channel
+  std::vector<int> named_;                                                    // by chunk: the last block that named it
+  int stamp_ = 0;
+};
+
+}  // namespace
+
+std::string to_text(Traffic kind) {
+  switch (kind) {
+    case Traffic::p2p:
+      return "p2p";
+    case Traffic::gather:
+      return "gather";
+    case Traffic::merge:
+      return "merge";
+    case Traffic::all_to_all:
+      return "all_to_all";
+  }
+  throw InternalError("unknown traffic");
+}
+
+Part Play::kept_part(const Block& block) const {
+  for (auto buffer = kept.rbegin(); buffer != kept.rend(); ++buffer) {
+    const Block& there = buffers[*buffer];
+    if (there.data != block.data || there.slice != block.slice) continue;
+    if (const auto runs = runs_of(there.chunks, block.chunks)) return {*buffer, *runs};
+  }
+  throw InternalError(cat("rank ", rank, " does not keep ", to_text(block)));
+}
+
+std::vector<Block> inputs_of(const PlanHead& head, const Steps& steps, int rank) {
+  const std::vector<int> own = head.owned_by(rank);
+  if (head.pass == Pass::forward) return {{Data::query, own, kAllHeads}, {Data::keys, own, kAllHeads}};
+  Block form{Data::keys, own, kAllHeads};
+  for (const Step& step : steps)
+    if (step.op == Op::all_to_all && step.in.slice == kAllHeads) {
+      form.chunks = step.out.chunks;
+      form.slice = step.out.slice;
+      break;
+    }
+  return {{Data::out_grad, own, kAllHeads}, form, {Data::saved, form.chunks, form.slice}};
+}
+
+std::vector<Block> results_of(const PlanHead& head, int rank) {
+  const std::vector<int> own = head.owned_by(rank);
+  if (own.empty()) return {};
+  if (head.pass == Pass::forward) return {{Data::out, own, kAllHeads}};
+  return {{Data::query_grad, own, kAllHeads}, {Data::keys_grad, own, kAllHeads}};
+}
+
+Play play_steps(const PlanHead& head, const Steps& steps, int rank, const std::vector<Block>& results) {
+  return Player(head, steps, rank).play(results);
+}
+
+Play play_rank(const Plan& plan, int rank) {
+  return play_steps(plan, plan.ranks.at(rank), rank, results_of(plan, rank));
+}
+
+std::string place_text(const Steps& steps, int rank, size_t index) {
+  const std::string place = index < steps.size() ? cat("step ", index, " (", to_text(steps[index]), ")") : "its end";
+  return cat("plan is wrong at rank ", rank, ", ", place, ": ");
+}
+
+}  // namespace startrail

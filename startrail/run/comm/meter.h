@@ -1,0 +1,51 @@
+// What a rank sent, waited for and was busy with, by kind, peer and step; and the trace these are written down in, if
+// there is one. Every group has one of its own.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <utility>
+
+#include "startrail/base/trace.h"
+#include "startrail/plan/volume.h"
+
+namespace startrail {
+
+struct Count {
+  int64_t sent_bytes = 0;
+  int64_t sent_messages = 0;
+  double wait_seconds = 0;  // for messages from or to this peer
+};
+
+struct Counts {
+  std::map<std::pair<Traffic, int>, Count> messages;  // by kind and peer
+  std::map<Op, double> busy_seconds;                  // by step: processor time of the rank's own thread
+  double control_wait_seconds = 0;                    // for flags and sums, which are in no other number here
+
+  Volume sent() const;
+  double wait_seconds() const;  // for messages of all kinds
+};
+
+class Meter {
+ public:
+  const Counts& counts() const { return counts_; }
+  void reset() { counts_ = {}; }
+
+  void sent(Traffic kind, int peer, int64_t bytes);
+  void waited(Traffic kind, int peer, double seconds) { counts_.messages[{kind, peer}].wait_seconds += seconds; }
+  void waited_for_control(double seconds) { counts_.control_wait_seconds += seconds; }
+  // Runs `body` and counts its processor time as `op`'s; a trace also gets its label.
+  void timed(Op op, const TraceLabel* label, const std::function<void()>& body);
+
+  // Where steps and messages are written down from now on; null: nowhere.
+  void record_to(std::shared_ptr<RankTrace> trace) { trace_ = std::move(trace); }
+  RankTrace* trace() const { return trace_.get(); }
+  const std::shared_ptr<RankTrace>& shared_trace() const { return trace_; }
+
+ private:
+  Counts counts_;
+  std::shared_ptr<RankTrace> trace_;
+};
+
+}  // namespace startrail
