@@ -4,7 +4,7 @@
 
 #include <optional>
 
-#include "startrail/train/data/corpus.h"
+#include "startrail/train/data/tokens/corpus.h"
 #include "startrail/train/model/model.h"
 
 namespace startrail {

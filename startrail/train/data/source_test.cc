@@ -9,7 +9,7 @@
 
 #include "startrail/base/testing.h"
 #include "startrail/run/comm/ranks.h"
-#include "startrail/train/data/testing.h"
+#include "startrail/train/data/tokens/testing.h"
 
 namespace startrail {
 namespace {
