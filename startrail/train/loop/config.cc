@@ -4,9 +4,9 @@
 #include <set>
 
 #include "startrail/base/error.h"
+#include "startrail/base/random.h"
 #include "startrail/base/threads.h"
 #include "startrail/run/kernel/kernel.h"
-#include "startrail/train/data/shuffle.h"
 
 namespace startrail {
 namespace {

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "startrail/train/data/pictures/picture_source.h"
-#include "startrail/train/data/source.h"
+#include "startrail/train/data/tokens/token_source.h"
 #include "startrail/train/loop/optimizer.h"
 #include "startrail/train/loop/settings.h"
 #include "startrail/train/model/kinds.h"

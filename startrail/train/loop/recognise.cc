@@ -8,7 +8,7 @@
 #include <optional>
 
 #include "startrail/base/error.h"
-#include "startrail/train/data/shuffle.h"
+#include "startrail/base/random.h"
 
 namespace startrail {
 namespace {

@@ -5,8 +5,8 @@
 
 #include <set>
 
+#include "startrail/base/random.h"
 #include "startrail/base/testing.h"
-#include "startrail/train/data/shuffle.h"
 
 namespace startrail {
 namespace {

@@ -7,7 +7,7 @@
 #include <memory>
 #include <optional>
 
-#include "startrail/train/data/source.h"
+#include "startrail/train/data/tokens/token_source.h"
 #include "startrail/train/loop/checkpoint.h"
 #include "startrail/train/loop/config.h"
 

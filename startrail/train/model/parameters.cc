@@ -3,7 +3,7 @@
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
 
-#include "startrail/train/data/shuffle.h"
+#include "startrail/base/random.h"
 
 namespace startrail {
 

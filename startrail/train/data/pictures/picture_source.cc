@@ -8,7 +8,7 @@
 #include <cmath>
 
 #include "startrail/base/error.h"
-#include "startrail/train/data/shuffle.h"
+#include "startrail/base/random.h"
 #include "startrail/train/model/diffusion.h"
 
 namespace startrail {

@@ -5,8 +5,8 @@
 #include <cmath>
 #include <map>
 
+#include "startrail/base/random.h"
 #include "startrail/base/testing.h"
-#include "startrail/train/data/shuffle.h"
 #include "startrail/train/data/tokens/testing.h"
 
 namespace startrail {

@@ -1,4 +1,4 @@
-#include "startrail/train/data/shuffle.h"
+#include "startrail/base/random.h"
 
 #include <bit>
 #include <cmath>
