@@ -12,6 +12,7 @@
 #include <nlohmann/json.hpp>
 
 #include "startrail/base/error.h"
+#include "startrail/base/file.h"
 #include "startrail/train/model/weights.h"
 
 namespace startrail {
@@ -20,8 +21,6 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 
-constexpr const char *kWeights = "model.safetensors", *kOptimizer = "optimizer.safetensors", *kState = "training.json",
-                     *kConfig = "config.json";
 constexpr int64_t kElement = 4;  // everything is kept in float32
 
 std::string name_of(int64_t step) {
@@ -45,8 +44,8 @@ int64_t step_of(const fs::path& folder) {
 std::vector<fs::path> checkpoints(const fs::path& run) {
   std::vector<fs::path> found;
   std::error_code none;
-  for (const auto& entry : fs::directory_iterator(run / "checkpoints", none))
-    if (step_of(entry.path()) >= 0 && fs::exists(entry.path() / kState)) found.push_back(entry.path());
+  for (const auto& entry : fs::directory_iterator(run / kCheckpointFolder, none))
+    if (step_of(entry.path()) >= 0 && fs::exists(entry.path() / kStateFile)) found.push_back(entry.path());
   std::sort(found.begin(), found.end(), [](auto& a, auto& b) { return step_of(a) < step_of(b); });
   return found;
 }
@@ -93,7 +92,7 @@ void point_latest(const fs::path& folder, const std::string& name) {
   const fs::path fresh = folder / ".latest";
   fs::remove(fresh);
   fs::create_directory_symlink(name, fresh);
-  fs::rename(fresh, folder / "latest");
+  fs::rename(fresh, folder / kLatest);
   sync_folder(folder);
 }
 
@@ -105,23 +104,23 @@ void remove_old(const fs::path& run, int64_t now, int64_t keep) {
   all.erase(kept, beyond);
   for (const fs::path& path : all)  // out of sight first: a folder half removed must not look complete
     fs::rename(path, path.parent_path() / cat(".", path.filename().string(), ".partial"));
-  remove_partial(run / "checkpoints");
+  remove_partial(run / kCheckpointFolder);
 }
 
 }  // namespace
 
 void save_checkpoint(const fs::path& run, const TrainingState& state, const Model& model, ShardedAdamW& optimizer,
                      Group& world, int64_t keep) {
-  const fs::path folder = run / "checkpoints", partial = folder / cat(".", name_of(state.step), ".partial");
+  const fs::path folder = run / kCheckpointFolder, partial = folder / cat(".", name_of(state.step), ".partial");
   const int64_t size = count_parameters(model);
   // The same header everywhere, so every rank knows where its part goes.
   if (world.rank() == 0) {
     fs::create_directories(folder);
     remove_partial(folder);
     fs::create_directory(partial);
-    write_text(partial / kConfig, config_text(model, at::kFloat));
-    make_tensor_file(partial / kWeights, tensor_shapes(model, at::kFloat));
-    make_tensor_file(partial / kOptimizer, {{"mean", at::kFloat, {size}}, {"square", at::kFloat, {size}}});
+    write_text(partial / kModelFile, config_text(model, at::kFloat));
+    make_tensor_file(partial / kWeightsFile, tensor_shapes(model, at::kFloat));
+    make_tensor_file(partial / kOptimizerFile, {{"mean", at::kFloat, {size}}, {"square", at::kFloat, {size}}});
     if (optimizer.ema().defined()) make_tensor_file(partial / kMeanFile, tensor_shapes(model, at::kFloat));
   }
   world.barrier();
@@ -131,10 +130,11 @@ void save_checkpoint(const fs::path& run, const TrainingState& state, const Mode
     int64_t rows_after;  // whole rows that follow it in the file
     const at::Tensor& values;
   };
-  std::vector<Part> parts{
-      {kWeights, 0, optimizer.weights()}, {kOptimizer, 1, optimizer.mean()}, {kOptimizer, 0, optimizer.square()}};
+  std::vector<Part> parts{{kWeightsFile, 0, optimizer.weights()},
+                          {kOptimizerFile, 1, optimizer.mean()},
+                          {kOptimizerFile, 0, optimizer.square()}};
   if (optimizer.ema().defined()) parts.push_back({kMeanFile, 0, optimizer.ema()});
-  std::map<std::string, json> sums{{kConfig, json::array()}};  // of each file, by its parts
+  std::map<std::string, json> sums{{kModelFile, json::array()}};  // of each file, by its parts
   for (const Part& part : parts) {
     const at::Tensor values = part.values.contiguous();
     const auto end = static_cast<int64_t>(fs::file_size(partial / part.file));
@@ -157,7 +157,7 @@ void save_checkpoint(const fs::path& run, const TrainingState& state, const Mode
       parts_of.push_back({0, end, checksum(path, 0, end)});
       files.push_back({{"name", name}, {"bytes", bytes}, {"parts", std::move(parts_of)}});
     }
-    write_text(partial / kState, state_text(state, files));
+    write_text(partial / kStateFile, state_text(state, files));
     sync_folder(partial);
     const fs::path done = folder / name_of(state.step);
     publish(partial, done);
@@ -171,20 +171,20 @@ void save_checkpoint(const fs::path& run, const TrainingState& state, const Mode
 bool has_checkpoint(const fs::path& run) { return !checkpoints(run).empty(); }
 
 fs::path find_checkpoint(const fs::path& path) {
-  if (fs::exists(path / kState)) return path;
+  if (fs::exists(path / kStateFile)) return path;
   if (!fs::exists(path)) throw UserError(cat("there is no checkpoint ", path.string()));
   const auto all = checkpoints(path);
   if (all.empty())
     throw UserError(cat(path.string(), " holds no complete checkpoint: give a run's folder, or one of its ",
                         "checkpoints/step-... folders"));
   std::error_code none;
-  const fs::path named = fs::read_symlink(path / "checkpoints" / "latest", none).filename();
+  const fs::path named = fs::read_symlink(path / kCheckpointFolder / kLatest, none).filename();
   const auto latest = std::find_if(all.begin(), all.end(), [&](auto& one) { return one.filename() == named; });
   return latest != all.end() ? *latest : all.back();
 }
 
 TrainingState read_state(const fs::path& checkpoint) {
-  const fs::path file = checkpoint / kState;
+  const fs::path file = checkpoint / kStateFile;
   const json json = read_json(file);
   try {
     if (json.at("format") != 1)
@@ -198,7 +198,7 @@ TrainingState read_state(const fs::path& checkpoint) {
 }
 
 void verify_checkpoint(const fs::path& checkpoint, int first, int of) {
-  const json state = read_json(checkpoint / kState);
+  const json state = read_json(checkpoint / kStateFile);
   int number = 0;
   try {
     for (const json& file : state.at("files")) {
@@ -215,14 +215,14 @@ void verify_checkpoint(const fs::path& checkpoint, int first, int of) {
       }
     }
   } catch (const json::exception& error) {
-    throw UserError(cat((checkpoint / kState).string(), " is damaged: ", error.what()));
+    throw UserError(cat((checkpoint / kStateFile).string(), " is damaged: ", error.what()));
   }
 }
 
 void load_checkpoint(const fs::path& checkpoint, const Model& model, ShardedAdamW& optimizer, Group& world) {
   verify_checkpoint(checkpoint, world.rank(), world.size());
   const Shard& shard = optimizer.shard();
-  const TensorFile state = read_tensors(checkpoint / kOptimizer);
+  const TensorFile state = read_tensors(checkpoint / kOptimizerFile);
   for (const char* name : {"mean", "square"})
     if (state.at(name).numel() != count_parameters(model))
       throw UserError(cat(state.file.string(), " is of a model with ", state.at(name).numel(), " parameters, not ",

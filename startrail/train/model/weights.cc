@@ -2,29 +2,19 @@
 
 #include <ATen/ATen.h>
 #include <cmath>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <set>
 
 #include "startrail/base/error.h"
+#include "startrail/base/file.h"
 
 namespace startrail {
 
 namespace fs = std::filesystem;
 
-nlohmann::json read_json(const fs::path& file) {
-  std::ifstream in(file);
-  if (!in || fs::is_directory(file)) throw UserError(cat(file.string(), " cannot be opened as a file"));
-  try {
-    return nlohmann::json::parse(in);
-  } catch (const nlohmann::json::exception& error) {
-    throw UserError(cat(file.string(), " is not whole JSON: ", error.what()));
-  }
-}
-
 namespace {
 
-constexpr const char* kNames[] = {"model.safetensors", "diffusion_pytorch_model.safetensors"};
+constexpr const char* kNames[] = {kWeightsFile, kDiffusersWeightsFile};
 
 void load_weights(Model& model, const fs::path& folder, at::ScalarType type, Which which) {
   const bool mean = which == Which::mean && fs::exists(folder / kMeanFile);
@@ -49,7 +39,7 @@ std::unique_ptr<Kind> load_kind(const fs::path& folder, at::ScalarType type, Whi
 }  // namespace
 
 ModelConfig read_config(const fs::path& folder) {
-  const fs::path file = folder / "config.json";
+  const fs::path file = folder / kModelFile;
   if (!fs::exists(file))
     throw UserError(cat(folder.string(),
                         " holds no model: it has neither config.json (and model.safetensors) nor a run's complete ",
@@ -138,7 +128,7 @@ std::string export_model(const Model& model, const fs::path& folder, at::ScalarT
   if (fs::exists(folder) && !fs::is_empty(folder))
     throw UserError(cat(folder.string(), " is there already and not empty: give a new folder"));
   fs::create_directories(folder);
-  write_text(folder / "config.json", config_text(model, type));
+  write_text(folder / kModelFile, config_text(model, type));
   const std::string name = kNames[model.config().contains("_class_name") ? 1 : 0];
   const fs::path file = folder / name;
   int64_t offset = make_tensor_file(file, tensor_shapes(model, type));

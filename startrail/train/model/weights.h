@@ -11,14 +11,13 @@
 #include "startrail/train/model/kinds.h"
 #include "startrail/train/model/llama.h"
 #include "startrail/train/model/parameters.h"
+#include "startrail/train/store/run_files.h"
 #include "startrail/train/store/tensor_file.h"
 
 namespace startrail {
 
 // What a folder's config.json describes.
 ModelConfig read_config(const std::filesystem::path& folder);
-
-constexpr const char* kMeanFile = "ema.safetensors";  // the running mean of a checkpoint's weights
 
 enum class Which { mean, last };  // the running mean of the weights where a checkpoint has one, or the last weights
 
@@ -43,7 +42,5 @@ std::string config_text(const Model& model, at::ScalarType type);
 
 // Names, shapes and one type of a model's parameters, in the order of the row.
 std::vector<NamedShape> tensor_shapes(const Model& model, at::ScalarType type);
-
-nlohmann::json read_json(const std::filesystem::path& file);
 
 }  // namespace startrail

@@ -5,6 +5,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "startrail/base/file.h"
 #include "startrail/base/testing.h"
 
 namespace startrail {

@@ -1,21 +1,13 @@
 #include "startrail/train/store/tensor_file.h"
 
 #include <ATen/ATen.h>
-#define XXH_INLINE_ALL
-#include <fcntl.h>
-#include <unistd.h>
-#include <xxhash.h>
-
 #include <algorithm>
 #include <array>
-#include <cerrno>
-#include <cstdio>
-#include <cstring>
 #include <nlohmann/json.hpp>
 #include <tuple>
 
 #include "startrail/base/error.h"
-#include "startrail/train/data/tokens/file_pool.h"
+#include "startrail/base/file.h"
 #include "startrail/train/store/mapped_file.h"
 
 namespace startrail {
@@ -33,45 +25,6 @@ std::string type_name(at::ScalarType type) {
   throw InternalError(cat("safetensors files do not hold ", type));
 }
 
-// A descriptor that closes itself; errors name the file.
-class File {
- public:
-  File(const std::filesystem::path& path, int flags) : path_(path), handle_(open(path.c_str(), flags, 0644)) {
-    if (handle_ < 0) fail("cannot be opened");
-  }
-  ~File() {
-    if (handle_ >= 0) close(handle_);
-  }
-  File(const File&) = delete;
-  File& operator=(const File&) = delete;
-
-  int handle() const { return handle_; }
-  void write(const void* data, size_t bytes, int64_t offset) const {
-    for (const char* at = static_cast<const char*>(data); bytes > 0;) {
-      const ssize_t done = pwrite(handle_, at, bytes, offset);
-      if (done < 0 && errno == EINTR) continue;
-      if (done <= 0) fail("cannot be written");
-      at += done;
-      offset += done;
-      bytes -= static_cast<size_t>(done);
-    }
-  }
-  void flush() const {
-    if (fsync(handle_) != 0) fail("cannot be flushed to disk");
-  }
-  // A wrong path is the user's to repair, a full or broken disk is not.
-  [[noreturn]] void fail(const char* what) const {
-    const int code = errno;
-    const std::string message = cat(path_.string(), " ", what, ": ", std::strerror(code));
-    if (code == ENOSPC || code == EIO || code == EDQUOT) throw ClusterError(message);
-    throw UserError(message);
-  }
-
- private:
-  std::filesystem::path path_;
-  int handle_;
-};
-
 }  // namespace
 
 int64_t make_tensor_file(const std::filesystem::path& file, const std::vector<NamedShape>& tensors) {
@@ -87,28 +40,20 @@ int64_t make_tensor_file(const std::filesystem::path& file, const std::vector<Na
   text.resize((text.size() + 7) / 8 * 8, ' ');
   const uint64_t length = text.size();
   const auto begin = static_cast<int64_t>(sizeof length + text.size());
-  const File out(file, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC);
+  const WritableFile out(file, WritableFile::Start::empty);
   out.write(&length, sizeof length, 0);
   out.write(text.data(), text.size(), sizeof length);
-  if (ftruncate(out.handle(), begin + offset) != 0) out.fail("cannot be made as large as it must be");
+  out.resize(begin + offset);
   out.flush();
   return begin;
 }
 
 void write_at(const std::filesystem::path& file, int64_t offset, const at::Tensor& values) {
   STARTRAIL_CHECK(values.is_contiguous() && values.is_cpu(), "only dense memory can be written");
-  const File out(file, O_WRONLY | O_CLOEXEC);
+  const WritableFile out(file, WritableFile::Start::as_it_is);
   out.write(values.data_ptr(), values.nbytes(), offset);
   out.flush();
 }
-
-void write_text(const std::filesystem::path& file, const std::string& text) {
-  const File out(file, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC);
-  out.write(text.data(), text.size(), 0);
-  out.flush();
-}
-
-void sync_folder(const std::filesystem::path& folder) { File(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC).flush(); }
 
 const at::Tensor& TensorFile::at(const std::string& name) const {
   const auto found = tensors.find(name);
@@ -197,19 +142,6 @@ TensorFile read_tensors(const std::filesystem::path& path) {
   return result;
 }
 
-namespace {
-
-std::string digest(const void* data, size_t bytes) { return hex_text(XXH3_64bits(data, bytes)); }
-
-}  // namespace
-
-std::string checksum(const std::filesystem::path& file, int64_t begin, int64_t end) {
-  const MappedFile mapping(file);
-  if (begin < 0 || end < begin || static_cast<size_t>(end) > mapping.size())
-    throw UserError(cat(file.string(), " is truncated: it has ", mapping.size(), " bytes and should have ", end));
-  return digest(mapping.data() + begin, static_cast<size_t>(end - begin));
-}
-
-std::string checksum(const at::Tensor& contiguous) { return digest(contiguous.data_ptr(), contiguous.nbytes()); }
+std::string checksum(const at::Tensor& contiguous) { return checksum(contiguous.data_ptr(), contiguous.nbytes()); }
 
 }  // namespace startrail

@@ -25,12 +25,6 @@ int64_t make_tensor_file(const std::filesystem::path& file, const std::vector<Na
 // Writes a contiguous tensor's bytes at `offset` of an existing file and flushes them to disk.
 void write_at(const std::filesystem::path& file, int64_t offset, const at::Tensor& values);
 
-// Writes a small file and flushes it to disk.
-void write_text(const std::filesystem::path& file, const std::string& text);
-
-// Flushes a folder's entries to disk.
-void sync_folder(const std::filesystem::path& folder);
-
 struct TensorPlace {
   at::ScalarType type;
   std::vector<int64_t> shape;
@@ -51,8 +45,7 @@ struct TensorFile {
 // UserError as above.
 TensorFile read_tensors(const std::filesystem::path& file);
 
-// XXH3 of bytes [begin, end) of a file.
-std::string checksum(const std::filesystem::path& file, int64_t begin, int64_t end);
+// As file.h's, of its bytes.
 std::string checksum(const at::Tensor& contiguous);
 
 }  // namespace startrail

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "startrail/base/file.h"
 #include "startrail/base/testing.h"
 
 namespace startrail {

@@ -18,7 +18,7 @@
 #include <jerror.h>
 
 #include "startrail/base/error.h"
-#include "startrail/train/data/tokens/file_pool.h"
+#include "startrail/base/file.h"
 
 // Both libraries report errors by longjmp, which skips destructors. So they are called only inside of a Handle's run(),
 // in lambdas that hold nothing to be destroyed, and what must be freed is owned by objects outside.

@@ -7,8 +7,8 @@
 #include <cstring>
 
 #include "startrail/base/error.h"
+#include "startrail/base/file.h"
 #include "startrail/train/data/pictures/npy.h"
-#include "startrail/train/data/tokens/file_pool.h"
 #include "startrail/train/store/tensor_file.h"
 
 namespace startrail {

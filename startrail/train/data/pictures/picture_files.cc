@@ -10,7 +10,7 @@
 #include <tuple>
 
 #include "startrail/base/error.h"
-#include "startrail/train/data/tokens/files.h"
+#include "startrail/train/store/run_files.h"
 
 namespace startrail {
 namespace {

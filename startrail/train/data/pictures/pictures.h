@@ -57,9 +57,10 @@ class Pictures {
 };
 
 // Classes are the folder's subfolders, of which links count too; what is in deeper folders belongs to them. Hidden
-// files are ignored; files of other kinds, links to deeper folders and folders that training wrote (files.h) are left
-// out, and describe() says how many. UserError, naming the file or folder, for a header that is bad or does not fit the
-// shape and for what find_pictures calls a problem, unless they are to be skipped; or when there is nothing to read.
+// files are ignored; files of other kinds, links to deeper folders and folders that training wrote (run_files.h) are
+// left out, and describe() says how many. UserError, naming the file or folder, for a header that is bad or does not
+// fit the shape and for what find_pictures calls a problem, unless they are to be skipped; or when there is nothing to
+// read.
 std::shared_ptr<const Pictures> open_pictures(const PicturesOptions& options);
 
 }  // namespace startrail

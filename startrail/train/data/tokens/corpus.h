@@ -47,8 +47,8 @@ struct Corpora {
 std::string fingerprint(const Corpora& data);
 
 // Every text file of a folder is followed by one end token; files that are binary, empty or ignored by .gitignore are
-// left out, and folders that training wrote (files.h). UserError for a path that is not there, holds nothing to read or
-// is truncated, and for options out of range.
+// left out, and folders that training wrote (run_files.h). UserError for a path that is not there, holds nothing to
+// read or is truncated, and for options out of range.
 Corpora open_data(const CorpusOptions& options);
 
 }  // namespace startrail

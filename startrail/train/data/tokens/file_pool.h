@@ -1,5 +1,5 @@
-// Reading a set of files at any place, from many threads, with a bounded number of them open. Used for texts,
-// tokens and latents; knows nothing of what is in them.
+// Reading a set of files at any place, from many threads, with a bounded number of them open. Used for texts
+// and tokens; knows nothing of what is in them.
 #pragma once
 
 #include <array>
@@ -10,29 +10,9 @@
 #include <string>
 #include <vector>
 
+#include "startrail/base/file.h"
+
 namespace startrail {
-
-// An open file. Read with pread, not mapped: a file that shrinks under a mapping ends the process with SIGBUS whatever
-// was checked before, here it is a short read; and the copy out of the page cache is small beside what uses the data.
-class OpenFile {
- public:
-  explicit OpenFile(std::string path);  // UserError when it cannot be opened
-  ~OpenFile();
-  OpenFile(const OpenFile&) = delete;
-  OpenFile& operator=(const OpenFile&) = delete;
-
-  struct State {
-    int64_t bytes, time_ns;  // its size, and its last change since 1970
-  };
-  State state() const;
-
-  // Up to `bytes` bytes from `offset` on; how many there were before the file ended. ClusterError when the disk fails.
-  size_t read(int64_t offset, void* out, size_t bytes) const;
-
- private:
-  std::string path_;
-  int descriptor_;
-};
 
 class FilePool {
  public:

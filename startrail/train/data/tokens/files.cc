@@ -6,8 +6,9 @@
 #include <cstring>
 
 #include "startrail/base/error.h"
-#include "startrail/train/data/tokens/file_pool.h"
+#include "startrail/base/file.h"
 #include "startrail/train/data/tokens/gitignore.h"
+#include "startrail/train/store/run_files.h"
 
 namespace startrail {
 namespace {
@@ -188,16 +189,6 @@ DataFiles find_single(const fs::path& path) {
 }
 
 }  // namespace
-
-bool is_output(const fs::path& folder) {
-  // What may not be looked at is not there; that the folder cannot be read is said by whoever lists it.
-  const auto holds = [&](const char* name) {
-    std::error_code none;
-    return fs::exists(folder / name, none);
-  };
-  return holds("training.json") || holds("model.safetensors") || holds("diffusion_pytorch_model.safetensors") ||
-         (holds("metrics.jsonl") && holds("config.toml"));
-}
 
 DataFiles find_data_files(const std::string& path, const std::string& leave_out) {
   if (path.empty()) throw UserError(cat("no data path is given: ", kChoices));

@@ -29,7 +29,4 @@ struct DataFiles {
 // anything else, for text beside .bin files that are larger together, and for a token file that is empty or not whole.
 DataFiles find_data_files(const std::string& path, const std::string& leave_out = "");
 
-// Whether a folder is what training writes: a run, one of its checkpoints, or an exported model.
-bool is_output(const std::filesystem::path& folder);
-
 }  // namespace startrail
