@@ -15,13 +15,13 @@
 #include "cli/train_job.h"
 #include "startrail/base/error.h"
 #include "startrail/run/comm/ranks.h"
-#include "startrail/train/checkpoint.h"
-#include "startrail/train/estimate.h"
+#include "startrail/train/loop/checkpoint.h"
+#include "startrail/train/loop/estimate.h"
+#include "startrail/train/loop/recognise.h"
+#include "startrail/train/loop/trainer.h"
 #include "startrail/train/model/diffusion.h"
-#include "startrail/train/recognise.h"
-#include "startrail/train/tokenizer.h"
-#include "startrail/train/trainer.h"
-#include "startrail/train/weights.h"
+#include "startrail/train/model/weights.h"
+#include "startrail/train/tokenizer/tokenizer.h"
 
 namespace startrail::cli {
 namespace {

@@ -1,6 +1,6 @@
 #include "cli/text_model.h"
 
-#include "startrail/train/tokenizer_regex.h"
+#include "startrail/train/tokenizer/regex.h"
 
 namespace startrail::cli {
 std::string bytes_text(const std::vector<int64_t>& tokens) {

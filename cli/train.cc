@@ -17,11 +17,11 @@
 #include "cli/train_job.h"
 #include "startrail/base/error.h"
 #include "startrail/run/comm/ranks.h"
-#include "startrail/train/data/ngram.h"
-#include "startrail/train/estimate.h"
+#include "startrail/train/data/tokens/ngram.h"
+#include "startrail/train/loop/estimate.h"
+#include "startrail/train/loop/trainer.h"
 #include "startrail/train/model/diffusion.h"
-#include "startrail/train/trainer.h"
-#include "startrail/train/weights.h"
+#include "startrail/train/model/weights.h"
 
 namespace startrail::cli {
 namespace {

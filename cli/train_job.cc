@@ -9,8 +9,8 @@
 
 #include "cli/command.h"
 #include "startrail/base/error.h"
-#include "startrail/train/estimate.h"
-#include "startrail/train/weights.h"
+#include "startrail/train/loop/estimate.h"
+#include "startrail/train/model/weights.h"
 
 namespace startrail::cli {
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "startrail/train/trainer.h"
+#include "startrail/train/loop/trainer.h"
 
 namespace startrail::cli {
 

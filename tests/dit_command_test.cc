@@ -7,9 +7,9 @@
 #include <nlohmann/json.hpp>
 
 #include "startrail/base/testing.h"
-#include "startrail/train/data/image_file.h"
-#include "startrail/train/data/shapes.h"
-#include "startrail/train/tensor_file.h"
+#include "startrail/train/data/pictures/image_file.h"
+#include "startrail/train/data/pictures/shapes.h"
+#include "startrail/train/store/tensor_file.h"
 #include "tests/command.h"
 
 namespace startrail {

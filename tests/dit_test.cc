@@ -10,10 +10,10 @@
 
 #include "startrail/base/testing.h"
 #include "startrail/run/comm/ranks.h"
+#include "startrail/train/loop/trainer.h"
 #include "startrail/train/model/diffusion.h"
-#include "startrail/train/parameters.h"
-#include "startrail/train/trainer.h"
-#include "startrail/train/weights.h"
+#include "startrail/train/model/parameters.h"
+#include "startrail/train/model/weights.h"
 #include "tests/python.h"
 
 namespace startrail {

@@ -6,9 +6,9 @@
 
 #include "startrail/base/testing.h"
 #include "startrail/run/comm/ranks.h"
-#include "startrail/train/parameters.h"
-#include "startrail/train/tensor_file.h"
-#include "startrail/train/weights.h"
+#include "startrail/train/model/parameters.h"
+#include "startrail/train/model/weights.h"
+#include "startrail/train/store/tensor_file.h"
 #include "tests/python.h"
 
 namespace startrail {

@@ -11,9 +11,9 @@
 #include <thread>
 
 #include "startrail/base/testing.h"
-#include "startrail/train/checkpoint.h"
-#include "startrail/train/data/testing.h"
-#include "startrail/train/settings.h"
+#include "startrail/train/data/tokens/testing.h"
+#include "startrail/train/loop/checkpoint.h"
+#include "startrail/train/loop/settings.h"
 #include "tests/command.h"
 #include "tests/training.h"
 

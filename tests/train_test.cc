@@ -16,9 +16,9 @@
 
 #include "startrail/base/testing.h"
 #include "startrail/run/comm/ranks.h"
-#include "startrail/train/estimate.h"
-#include "startrail/train/trainer.h"
-#include "startrail/train/weights.h"
+#include "startrail/train/loop/estimate.h"
+#include "startrail/train/loop/trainer.h"
+#include "startrail/train/model/weights.h"
 #include "tests/training.h"
 
 namespace startrail {

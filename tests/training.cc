@@ -10,7 +10,7 @@
 #include <random>
 #include <thread>
 
-#include "startrail/train/weights.h"
+#include "startrail/train/model/weights.h"
 
 namespace startrail {
 

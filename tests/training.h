@@ -2,7 +2,7 @@
 #pragma once
 
 #include "startrail/base/testing.h"
-#include "startrail/train/trainer.h"
+#include "startrail/train/loop/trainer.h"
 
 namespace startrail {
 

@@ -7,7 +7,8 @@ namespace startrail {
 
 void throw_file_error(const std::string& file, const char* what, int code) {
   const std::string message = cat(file, " ", what, ": ", std::strerror(code));
-  if (code == EIO || code == EMFILE || code == ENFILE || code == ENOMEM) throw ClusterError(message);
+  for (int machine : {EIO, ENOSPC, EDQUOT, EMFILE, ENFILE, ENOMEM})
+    if (code == machine) throw ClusterError(message);
   throw UserError(message);
 }
 

@@ -24,8 +24,8 @@ struct InternalError : std::logic_error {
   using std::logic_error::logic_error;
 };
 
-// "`file` `what`: reason" from an errno. ClusterError when the disk failed or the process has no memory or file handles
-// left, which says nothing of the file; else UserError.
+// "`file` `what`: reason" from an errno. ClusterError when the disk failed or is full, or the process has no memory or
+// file handles left, which says nothing of the file; else UserError.
 [[noreturn]] void throw_file_error(const std::string& file, const char* what, int code);
 
 }  // namespace startrail

@@ -86,11 +86,4 @@ std::string table(const std::vector<std::vector<std::string>>& rows, std::string
   return text;
 }
 
-std::vector<int> divisors(int value) {
-  std::vector<int> all;
-  for (int d = 1; d <= value; ++d)
-    if (value % d == 0) all.push_back(d);
-  return all;
-}
-
 }  // namespace startrail

@@ -53,7 +53,4 @@ std::string plural(int64_t count, const std::string& one, const std::string& end
 // head.
 std::string table(const std::vector<std::vector<std::string>>& rows, std::string_view indent = "  ");
 
-// All divisors of `value`, ascending.
-std::vector<int> divisors(int value);
-
 }  // namespace startrail

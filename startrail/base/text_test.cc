@@ -66,12 +66,6 @@ TEST(Text, TableAlignsColumns) {
   EXPECT_EQ(table({}), "");
 }
 
-TEST(Text, DivisorsAscend) {
-  EXPECT_EQ(divisors(1), std::vector<int>{1});
-  EXPECT_EQ(divisors(12), (std::vector<int>{1, 2, 3, 4, 6, 12}));
-  EXPECT_EQ(divisors(13), (std::vector<int>{1, 13}));
-}
-
 TEST(Check, NamesThePlaceTheRuleAndTheValues) {
   EXPECT_NO_THROW(STARTRAIL_CHECK(1 + 1 == 2, "never said"));
   const int ranks = 3;

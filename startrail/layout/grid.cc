@@ -5,6 +5,7 @@
 #include <set>
 
 #include "startrail/base/error.h"
+#include "startrail/base/numbers.h"
 
 namespace startrail {
 namespace {

@@ -6,7 +6,7 @@
 #include <cmath>
 
 #include "startrail/base/error.h"
-#include "startrail/train/data/shuffle.h"
+#include "startrail/base/random.h"
 
 namespace startrail {
 namespace {

@@ -6,7 +6,7 @@
 
 #include "startrail/base/testing.h"
 #include "startrail/train/model/dit.h"
-#include "startrail/train/parameters.h"
+#include "startrail/train/model/parameters.h"
 
 namespace startrail {
 namespace {

@@ -10,7 +10,7 @@
 
 #include "startrail/base/testing.h"
 #include "startrail/run/comm/ranks.h"
-#include "startrail/train/parameters.h"
+#include "startrail/train/model/parameters.h"
 
 namespace startrail {
 namespace {

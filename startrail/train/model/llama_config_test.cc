@@ -9,7 +9,7 @@
 
 #include "startrail/base/testing.h"
 #include "startrail/train/model/llama.h"
-#include "startrail/train/parameters.h"
+#include "startrail/train/model/parameters.h"
 
 namespace startrail {
 namespace {

@@ -1,0 +1,170 @@
+#include "startrail/train/loop/estimate.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <fstream>
+#include <optional>
+
+#include "startrail/base/error.h"
+#include "startrail/plan/memory.h"
+#include "startrail/run/kernel/kernel.h"
+#include "startrail/train/model/llama.h"
+
+namespace startrail {
+namespace {
+
+// Bytes the busiest rank sends for one attention, forward and backward.
+int64_t attention_volume(const AttentionOptions& options, const Problem& problem, bool recompute) {
+  const int ranks = options.grid.ranks();
+  const Pass backward = backward_pass(options, problem);
+  int64_t most = 0;
+  for (int rank = 0; rank < ranks; ++rank) {
+    int64_t bytes = formula_volume(options.grid, Pass::forward, rank, problem).total() +
+                    formula_volume(options.grid, backward, rank, problem).total();
+    // Recomputed q, k and v are traded once more: the forward's all-to-all without its output.
+    if (recompute && options.grid.heads > 1) {
+      const int64_t own = chunk_tokens(problem.queries, rank), slices = options.grid.heads;
+      const int64_t keys = key_heads_of_slice(problem.key_heads, options.grid.heads);
+      bytes += own * problem.batch * problem.dim * problem.element_bytes * (slices - 1) *
+               (problem.heads / slices + 2 * keys);
+    }
+    most = std::max(most, bytes);
+  }
+  return most;
+}
+
+// Of one block on one rank that has `own` of the sequence's `tokens`, in bytes.
+struct Activations {
+  int64_t row, out, lse;  // the residual stream, and attention's results
+  int64_t before, after;  // what the parts before and after attention hold in the backward pass
+  int64_t all;            // what both save when nothing is recomputed
+  int64_t ends = 0;       // what the busiest moment before or after all blocks holds
+};
+
+Activations activations(const LlamaConfig& model, int64_t own, int64_t, int64_t element) {
+  const int64_t queries = model.heads * model.head_dim, keys = model.key_heads * model.head_dim;
+  Activations a{own * model.dim * element, own * queries * element, own * model.heads * 4, 0, 0, 0};
+  // Counted from what autograd saves (ops.cc) and the widest moment beside it.
+  a.before = 3 * a.row + 2 * own * (queries + 2 * keys) * element;
+  a.after = 3 * a.row + 2 * a.out + own * model.hidden * (element < 4 ? 4 * element + 8 : 5 * 4);
+  a.all = 4 * a.row + 2 * a.out + own * 2 * keys * element + 3 * own * model.hidden * element + a.lse;
+  const bool narrow = element < 4;
+  a.ends = 4 * a.row + std::min(own, loss_chunk(model.vocabulary)) * model.vocabulary * (narrow ? 14 : 12) +
+           model.vocabulary * model.dim * (narrow ? 10 : 8);
+  return a;
+}
+
+Activations activations(const DitConfig& model, int64_t own, int64_t tokens, int64_t element) {
+  const int64_t row = own * model.dim() * element, wide_row = own * model.dim() * 4;
+  Activations a{row, row, own * model.heads * 4, 0, 0, 0};
+  const int64_t converted = element < 4 ? wide_row : 0;  // a product's operand in float32
+  // In rows as wide as dim, the MLP's being four: what autograd saves and the widest moment beside it. Time and class
+  // are one row, but packed pictures hold theirs for each token.
+  constexpr int64_t kMlp = 4;
+  const int64_t spread = tokens > model.tokens() ? 7 * row : 0;
+  a.before = 9 * row + converted + spread;
+  a.after = (6 + 3 * kMlp) * row + 2 * kMlp * converted + spread;
+  a.all = (12 + 2 * kMlp) * row + a.lse + spread;
+  a.ends = 4 * row + 6 * own * model.channels * model.patch_size() * 4;
+  return a;
+}
+
+// Blocks, and what the kernel makes for itself.
+int64_t attention_memory(const Grid& grid, Pass pass, const Problem& problem, int64_t own, const Kernel& kernel,
+                         int threads) {
+  CallSize call;
+  call.heads = problem.heads / grid.heads;
+  call.key_heads = key_heads_of_slice(problem.key_heads, grid.heads);
+  call.queries = own * grid.heads * grid.team;
+  call.keys = own * grid.heads * grid.stripe;
+  call.dim = problem.dim;
+  call.element_bytes = problem.element_bytes;
+  call.backward = pass != Pass::forward;
+  return peak_bytes(grid, pass, problem) + kernel.scratch_bytes(call, std::max(1, threads / grid.ranks()));
+}
+
+}  // namespace
+
+Estimate estimate(const TrainConfig& config, const ModelConfig& shape) {
+  const AttentionOptions options = attention_options(config);
+  const Dimensions model = dimensions(shape);
+  const int64_t ranks = config.parallel.ranks, element = static_cast<int64_t>(c10::elementSize(compute_type(config)));
+  const int sequence = options.grid.ranks();
+  Estimate e;
+  e.parameters = model.parameters;
+  const int64_t shard = (e.parameters + ranks - 1) / ranks;
+  const bool narrow = element < 4;
+  e.weights = e.parameters * element;
+  e.gradients = e.parameters * (narrow ? 4 + element : 4);
+  e.optimizer = shard * ((narrow ? 12 : 8) + (config.train.ema > 0 ? 4 : 0)) + (ranks > 1 ? 2 * shard * 4 : 0);
+
+  const Problem problem = make_problem(options, sequence, 1, static_cast<int>(model.heads),
+                                       static_cast<int>(model.key_heads), model.head_dim, compute_type(config));
+  int64_t own = 0;  // tokens of the rank with most
+  for (int rank = 0; rank < sequence; ++rank) own = std::max(own, chunk_tokens(problem.queries, rank));
+  const Activations a =
+      std::visit([&](const auto& one) { return activations(one, own, config.train.tokens, element); }, shape);
+  const bool traded = options.grid.heads > 1;  // out is kept in two layouts then
+  e.saved = model.layers * (config.train.recompute ? a.row + a.out * (traded ? 2 : 1) + a.lse : a.all);
+  const Kernel& kernel = choose_kernel(options.kernel, compute_type(config), at::kCPU, model.head_dim);
+  const int64_t forward = attention_memory(options.grid, Pass::forward, problem, own, kernel, thread_count(config));
+  const int64_t backward =
+      attention_memory(options.grid, backward_pass(options, problem), problem, own, kernel, thread_count(config));
+  const int64_t before = config.train.recompute ? a.before : 0;
+  e.working = std::max({before + backward, a.before + forward, config.train.recompute ? a.after : 0, a.ends});
+
+  AttentionOptions ring = options;
+  ring.grid = Grid{.ring = sequence};
+  const int64_t attentions = model.layers * (config.train.batch / config.parallel.data_parallel);
+  e.attention_bytes = attentions * attention_volume(options, problem, config.train.recompute);
+  e.ring_attention_bytes = attentions * attention_volume(ring, problem, config.train.recompute);
+  if (ranks > 1) e.weight_bytes = (e.parameters - shard) * 4 + (ranks - 1) * shard * element;
+  return e;
+}
+
+int64_t available_memory() {
+  // The first number after `name` in a file of names and numbers, or nothing.
+  const auto number = [](const char* file, std::string_view name) -> std::optional<int64_t> {
+    std::ifstream in(file);
+    for (std::string line; std::getline(in, line);)
+      if (line.starts_with(name)) return std::atoll(line.c_str() + name.size());
+    return std::nullopt;
+  };
+  int64_t bytes = number("/proc/meminfo", "MemAvailable:").value_or(int64_t{1} << 52) * 1024;
+  int64_t limit = 0, used = 0;
+  std::ifstream most("/sys/fs/cgroup/memory.max"), now("/sys/fs/cgroup/memory.current");
+  if (most >> limit && now >> used) {
+    // Cached files are counted as used, but make room when asked.
+    for (const char* cached : {"inactive_file ", "active_file "})
+      used -= number("/sys/fs/cgroup/memory.stat", cached).value_or(0);
+    bytes = std::min(bytes, limit - used);
+  }
+  return bytes;
+}
+
+void check_memory(const TrainConfig& config, const ModelConfig& model, int64_t available) {
+  const auto need = [&](const TrainConfig& c) { return estimate(c, model).rank_bytes() * c.parallel.ranks; };
+  const int64_t wanted = need(config);
+  if (wanted <= available) return;
+  std::string advice =
+      cat("no length fits: choose a smaller model", config.parallel.ranks > 1 ? " or fewer ranks" : "");
+  // A DiT's sequence is made of whole pictures.
+  const auto* dit = std::get_if<DitConfig>(&model);
+  const int64_t unit = dit ? dit->tokens() : 1;
+  if (dit) advice = cat("choose a smaller picture, larger patches or a smaller model");
+  TrainConfig shorter = config;
+  int64_t low = 0, high = config.train.tokens / unit;
+  while (high - low > std::max<int64_t>(1, low / 64)) {
+    const int64_t middle = (low + high) / 2;
+    shorter.train.tokens = middle * unit;
+    (need(shorter) <= available ? low : high) = middle;
+  }
+  if (low > 0) advice = cat("train.tokens=", low * unit, " would fit");
+  throw UserError(cat("this run needs about ", human_bytes(static_cast<double>(wanted)), " (",
+                      human_bytes(static_cast<double>(wanted / config.parallel.ranks)), " on each of ",
+                      config.parallel.ranks, " ranks), but ", human_bytes(static_cast<double>(available)),
+                      " of memory is free: ", advice,
+                      config.train.recompute ? "" : "; train.recompute=true needs less"));
+}
+
+}  // namespace startrail

@@ -1,0 +1,156 @@
+#include "startrail/train/tokenizer/tokenizer.h"
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "startrail/base/error.h"
+#include "startrail/train/tokenizer/bpe.h"
+#include "startrail/train/tokenizer/split.h"
+
+namespace startrail {
+namespace {
+
+using nlohmann::json;
+
+struct AddedToken {
+  int64_t id;
+  std::string content;
+  bool takes_left, takes_right;  // the white space beside it
+};
+
+// By first byte, the longest first.
+using AddedTokens = std::array<std::vector<AddedToken>, 256>;
+
+size_t white_space_at_start(std::string_view text) {
+  size_t size = 0;
+  for (size_t letter; (letter = letter_size(text.substr(size))) > 0; size += letter)
+    if (kWhiteSpace.find(text.substr(size, letter)) == std::string_view::npos) break;
+  return size;
+}
+
+size_t white_space_at_end(std::string_view text) {
+  size_t begin = text.size();
+  while (begin > 0) {
+    size_t letter = begin - 1;
+    while (letter > 0 && (text[letter] & 0xc0) == 0x80) --letter;
+    const std::string_view last = text.substr(letter, begin - letter);
+    if (letter_size(last) != last.size() || kWhiteSpace.find(last) == std::string_view::npos) break;
+    begin = letter;
+  }
+  return text.size() - begin;
+}
+
+// Calls `token` for each added token in the text and `rest` for what lies between, in order.
+template <class Token, class Rest>
+void find_added(const AddedTokens& added, std::string_view text, const Token& token, const Rest& rest) {
+  size_t done = 0;
+  for (size_t at = 0; at < text.size();) {
+    const auto& candidates = added[static_cast<unsigned char>(text[at])];
+    const auto found = std::find_if(candidates.begin(), candidates.end(), [&](const AddedToken& candidate) {
+      return text.substr(at).starts_with(candidate.content);
+    });
+    if (found == candidates.end()) {
+      ++at;
+      continue;
+    }
+    const size_t end = at + found->content.size();
+    const size_t begin = found->takes_left ? at - white_space_at_end(text.substr(0, at)) : at;
+    if (begin > done) rest(text.substr(done, begin - done));
+    token(found->id);
+    done = found->takes_right ? end + white_space_at_start(text.substr(end)) : end;
+    at = end;
+  }
+  if (done < text.size()) rest(text.substr(done));
+}
+
+}  // namespace
+
+struct Tokenizer::State {
+  Bpe bpe;
+  Cuts cuts;
+  bool nfc = false;
+  AddedTokens verbatim, normalized;  // the first are looked for before the normalizer, so before the second
+
+  explicit State(const json& file)
+      : bpe(make_bpe(file.at("model"))),
+        cuts(make_cuts(file.at("pre_tokenizer"))),
+        nfc(needs_nfc(file.value("normalizer", json()))) {
+    const std::string decoder = type_of(file.at("decoder"));
+    if (decoder != "ByteLevel") throw UserError(cat("decoder ", decoder, " is not supported: only ByteLevel is"));
+    for (const json& entry : file.value("added_tokens", json::array())) add(entry);
+    for (AddedTokens* all : {&verbatim, &normalized})
+      for (auto& tokens : *all)
+        std::stable_sort(tokens.begin(), tokens.end(),
+                         [](const AddedToken& a, const AddedToken& b) { return a.content.size() > b.content.size(); });
+  }
+
+  void add(const json& entry) {
+    const AddedToken token{entry.at("id"), entry.at("content"), entry.value("lstrip", false),
+                           entry.value("rstrip", false)};
+    if (token.content.empty()) return;
+    check_id(cat("added token '", token.content, "'"), token.id);
+    if (entry.value("single_word", false))
+      throw UserError(cat("added token '", token.content, "' with single_word is not supported: only false is"));
+    if (const auto known = bpe.vocabulary.find(token.content); known != bpe.vocabulary.end()) {
+      if (known->second != token.id)
+        throw UserError(cat("added token '", token.content, "' has id ", token.id, ", but the vocabulary gives it ",
+                            known->second));
+    } else if (const auto other = bpe.bytes.find(token.id);
+               other != bpe.bytes.end() && other->second != token.content) {
+      throw UserError(
+          cat("added token '", token.content, "' has id ", token.id, ", which token '", other->second, "' has too"));
+    }
+    bpe.bytes[token.id] = token.content;
+    AddedTokens& all = entry.value("normalized", !entry.value("special", false)) ? normalized : verbatim;
+    all[static_cast<unsigned char>(token.content[0])].push_back(token);
+  }
+};
+
+Tokenizer::Tokenizer(const std::filesystem::path& path) {
+  std::error_code ignored;  // what is not there is met when it is opened
+  const std::filesystem::path file = std::filesystem::is_directory(path, ignored) ? path / "tokenizer.json" : path;
+  std::ifstream in(file, std::ios::binary);
+  if (!in)
+    throw UserError(cat(file.string(), " cannot be read: ", std::strerror(errno),
+                        "; give a tokenizer.json or a folder that holds one"));
+  try {
+    state_ = std::make_unique<const State>(json::parse(in));
+  } catch (const UserError& error) {
+    throw UserError(cat(file.string(), ": ", error.what()));
+  } catch (const json::exception& error) {
+    throw UserError(cat(file.string(), " is not a whole tokenizer.json: ", error.what()));
+  }
+}
+
+Tokenizer::~Tokenizer() = default;
+
+std::vector<int64_t> Tokenizer::encode(std::string_view text) const {
+  if (state_->nfc) check_nfc(text);
+  std::vector<int64_t> tokens;
+  const auto token = [&](int64_t id) { tokens.push_back(id); };
+  find_added(state_->verbatim, text, token, [&](std::string_view outer) {
+    find_added(state_->normalized, outer, token, [&](std::string_view inner) {
+      cut(state_->cuts, inner, [&](std::string_view piece) { encode_piece(state_->bpe, piece, tokens); });
+    });
+  });
+  return tokens;
+}
+
+std::string Tokenizer::decode(const std::vector<int64_t>& tokens) const {
+  std::string text;
+  for (const int64_t token : tokens)
+    if (const auto found = state_->bpe.bytes.find(token); found != state_->bpe.bytes.end()) text += found->second;
+  return text;
+}
+
+int64_t Tokenizer::vocabulary() const {
+  int64_t largest = -1;
+  for (const auto& [id, bytes] : state_->bpe.bytes) largest = std::max(largest, id);
+  return largest + 1;
+}
+
+}  // namespace startrail
