@@ -35,7 +35,7 @@ struct Report {
   Spread forward_ms, backward_ms, single_ms;
   TrialRun last;
   Errors errors, limits, pytorch_errors;
-  int64_t work_min = 0, work_max = 0;
+  std::vector<int64_t> work;  // of each rank in a forward pass: unmasked pairs, counted in every head and batch row it has
   bool passed = true;
 };
 
@@ -99,12 +99,9 @@ Report run(const AttendFlags& flags) {
   report.backward_ms = spread(backward);
   report.single_ms = spread(alone);
 
-  std::vector<int64_t> work;
   for (int rank = 0; rank < flags.shape.ranks; ++rank)
-    work.push_back(rank_work(options, Pass::forward, rank) * flags.shape.batch * flags.shape.heads /
-                   options.grid.heads);
-  std::tie(report.work_min, report.work_max) =
-      std::pair(*std::min_element(work.begin(), work.end()), *std::max_element(work.begin(), work.end()));
+    report.work.push_back(rank_work(make_steps(options.grid, Pass::forward, rank), report.problem, options.mask) *
+                          flags.shape.batch * flags.shape.heads / options.grid.heads);
 
   if (flags.check) {
     progress.show("computing the float64 reference");
@@ -149,6 +146,8 @@ void print_json(const AttendFlags& flags, const Report& report) {
     peaks.push_back(rank.peak_bytes);
     wait += rank.wait_seconds * 1000 / ranks;
   }
+  nlohmann::json work = max_mean(report.work);
+  work["min"] = *std::min_element(report.work.begin(), report.work.end());
   nlohmann::json shares;
   for (const auto& [op, share] : time_shares(report)) shares[to_text(op)] = share;
   nlohmann::json json = {
@@ -168,7 +167,7 @@ void print_json(const AttendFlags& flags, const Report& report) {
        {{"forward", make_steps(grid, Pass::forward, 0).size()},
         {"backward", make_steps(grid, report.backward, 0).size()}}},
       {"peak_bytes", max_mean(peaks)},
-      {"work", {{"min", report.work_min}, {"max", report.work_max}}},
+      {"work", work},
   };
   if (flags.check) {
     json["error"] = errors_json(report.errors);
@@ -242,7 +241,11 @@ void print_table(const AttendFlags& flags, const Report& report) {
   int64_t peak = 0;
   for (const RankReport& rank : report.last.ranks) peak = std::max(peak, rank.peak_bytes);
   std::cout << "  peak memory of a rank   " << human_bytes(static_cast<double>(peak)) << "\n";
-  std::cout << "  work of a rank          " << report.work_min << " to " << report.work_max << " unmasked pairs\n";
+  const auto [least, most] = std::minmax_element(report.work.begin(), report.work.end());
+  const double mean = max_mean(report.work)["mean"];
+  std::cout << "  work of a rank          " << counted(*least) << " to " << counted(*most)
+            << " unmasked pairs of a query and a key, in all its heads and batch rows; max/mean "
+            << (mean > 0 ? fixed(static_cast<double>(*most) / mean, 3) : "-") << "\n";
   if (!flags.check) return;
   rows = {{"error", "out", "dq", "dk", "dv"}};
   const auto add_errors = [&](const std::string& name, const Errors& e) {

@@ -25,8 +25,6 @@ struct PlanFlags {
   bool check = false, json = false;
 };
 
-constexpr Pass kPasses[] = {Pass::forward, Pass::backward_keys, Pass::backward_queries};
-
 // The distinct lines of the grid along one axis.
 std::vector<std::vector<int>> lines_along(const Grid& grid, Axis axis) {
   std::vector<std::vector<int>> lines;
@@ -176,15 +174,16 @@ void show(const PlanFlags& flags) {
   if (flags.check)
     std::cout
         << "\nproved for forward and both backwards: every pair of chunks meets once, every message is received,\n"
-           "every block is there when it is read, no rank waits for ever, bytes equal the formulas\n";
+           "every block is there when it is read, no rank waits for ever even where messages have no tags,\n"
+           "bytes equal the formulas\n";
 }
 
 // Problems that exercise the formulas: even, uneven, grouped and copied key/value heads.
 std::vector<Problem> problems_for(const Grid& grid) {
   const int u = grid.heads, ranks = grid.ranks();
   const auto make = [&](int heads, int key_heads, int element, int64_t tokens, int64_t key_tokens) {
-    return Problem{
-        2, heads, key_heads, 8, element, 4, 4, {Order::zigzag, tokens, ranks}, {Order::zigzag, key_tokens, ranks}};
+    return make_problem({.batch = 2, .heads = heads, .key_heads = key_heads, .dim = 8, .element_bytes = element},
+                        {Order::zigzag, tokens, ranks}, {Order::zigzag, key_tokens, ranks});
   };
   std::vector<Problem> problems{make(2 * u, 2 * u, 4, 64 * ranks, 64 * ranks),
                                 make(4 * u, u, 2, 37 * ranks + 5, 19 * ranks + 3)};

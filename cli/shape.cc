@@ -55,7 +55,7 @@ AttentionOptions ShapeFlags::options() const {
   if (ranks < 1 || ranks > 4096) throw UserError(cat(ranks, " ranks cannot run: give 1 to 4096"));
   AttentionOptions options;
   options.grid = parse_grid(grid, ranks);
-  options.layout = parse_order(layout);
+  options.order = parse_order(layout);
   options.tokens = tokens;
   options.key_tokens = key_tokens.value_or(0);
   if (mask != "full" && mask != "causal")
@@ -71,7 +71,7 @@ AttentionOptions ShapeFlags::options() const {
   options.partial = parse_type(partial, "partial");
   if (type() == at::kDouble && options.partial == at::kBFloat16)
     throw UserError("partial bfloat16 does not go with dtype float64: leave it out");
-  check_layout({options.layout, tokens, ranks});
+  check_layout({options.order, tokens, ranks});
   // Products of these stay far below 64 bits.
   need(tokens, int64_t{1} << 32, "tokens");
   need(key_tokens.value_or(tokens), int64_t{1} << 32, "key tokens");
@@ -86,7 +86,7 @@ AttentionOptions ShapeFlags::options() const {
 }
 
 Problem ShapeFlags::problem(const AttentionOptions& options) const {
-  return make_problem(options, ranks, batch, static_cast<int>(heads), static_cast<int>(kv_heads()), dim, type());
+  return make_problem(options, batch, static_cast<int>(heads), static_cast<int>(kv_heads()), dim, type());
 }
 
 }  // namespace startrail::cli

@@ -94,7 +94,7 @@ void print_job(const Job& job, const Estimate& e) {
             << " data parallel x " << to_text(attention.grid);
   const std::string scheme = scheme_of(attention.grid);
   std::cout << (scheme.empty() || c.parallel.ranks == 1 ? "" : cat(" (", scheme, ")")) << ", "
-            << to_text(attention.layout) << "\n"
+            << to_text(attention.order) << "\n"
             << "memory    " << mb(e.rank_bytes()) << " a rank: weights " << mb(e.weights) << ", gradients "
             << mb(e.gradients) << ", optimizer " << mb(e.optimizer) << ", saved activations " << mb(e.saved)
             << ", working " << mb(e.working) << "\n"

@@ -60,7 +60,7 @@ Outcome run_model(const DitConfig& shape, const at::Tensor& row, const at::Tenso
     parameters.weights().copy_(row);
     AttentionOptions options;
     options.grid = parse_grid(grid, ranks);
-    const Example example = make_example(shape, pictures, targets, conditions, options.layout, *group);
+    const Example example = make_example(shape, pictures, targets, conditions, options.order, *group);
     const Sequence sequence = make_sequence(example, options, group, recompute);
     at::Tensor output;
     {
@@ -70,10 +70,10 @@ Outcome run_model(const DitConfig& shape, const at::Tensor& row, const at::Tenso
     const Loss loss = model.loss(example, sequence);
     torch::autograd::backward({loss.sum / static_cast<double>(example.tokens)});
     at::Tensor sum = at::zeros({parameters.size()}, at::kDouble);
-    for (const at::Tensor& one : group->all_gather(parameters.gradients())) sum.add_(one);
+    for (const at::Tensor& one : group->channel().all_gather(parameters.gradients())) sum.add_(one);
     double total = 0;
-    for (double one : group->all_gather(loss.sum.item<double>())) total += one;
-    const auto outputs = group->all_gather(output);
+    for (double one : group->control().gather(loss.sum.item<double>())) total += one;
+    const auto outputs = group->channel().all_gather(output);
     if (group->rank() != 0) return;
     outcome.loss = total / static_cast<double>(example.tokens);
     outcome.output = at::cat(outputs);

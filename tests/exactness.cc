@@ -62,7 +62,7 @@ Errors Proof::pytorch_errors(at::ScalarType type) {
 std::string Proof::check(const Split& split) {
   AttentionOptions options;
   options.grid = split.grid;
-  options.layout = split.order;
+  options.order = split.order;
   options.backward = split.direction;
   options.tokens = sequence_.tokens;
   options.mask = sequence_.mask;

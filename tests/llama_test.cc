@@ -41,15 +41,15 @@ Outcome run_model(const fs::path& folder, const at::Tensor& row, const std::stri
     parameters.weights().copy_(read_shard(open_weights(folder), *model, {0, parameters.size()}));
     AttentionOptions options;
     options.grid = parse_grid(grid, ranks);
-    options.layout = Order::zigzag;
-    const Example example = make_example(row, options.layout, *group);
+    options.order = Order::zigzag;
+    const Example example = make_example(row, options.order, *group);
     const Loss loss = model->loss(example, make_sequence(example, options, group, recompute));
     torch::autograd::backward({loss.sum / static_cast<double>(example.tokens)});
     // Sums over ranks, in float64.
     at::Tensor sum = at::zeros({parameters.size()}, at::kDouble);
-    for (const at::Tensor& one : group->all_gather(parameters.gradients())) sum.add_(one);
+    for (const at::Tensor& one : group->channel().all_gather(parameters.gradients())) sum.add_(one);
     double total = 0;
-    for (double one : group->all_gather(loss.sum.item<double>())) total += one;
+    for (double one : group->control().gather(loss.sum.item<double>())) total += one;
     if (group->rank() != 0) return;
     outcome.loss = total / static_cast<double>(example.tokens);
     int64_t offset = 0;

@@ -135,7 +135,7 @@ TEST(TrainConfig, SettingsReachTheirPlaces) {
   const AttentionOptions attention = attention_options(config);
   EXPECT_EQ(attention.tokens, 10);
   EXPECT_TRUE(attention.mask.causal);
-  EXPECT_EQ(attention.layout, Order::striped);
+  EXPECT_EQ(attention.order, Order::striped);
   EXPECT_EQ(attention.backward, Direction::queries);
   EXPECT_EQ(attention.partial, at::kBFloat16);
   EXPECT_EQ(attention.kernel, "reference");

@@ -23,7 +23,7 @@ int64_t attention_volume(const AttentionOptions& options, const Problem& problem
                     formula_volume(options.grid, backward, rank, problem).total();
     // Recomputed q, k and v are traded once more: the forward's all-to-all without its output.
     if (recompute && options.grid.heads > 1) {
-      const int64_t own = chunk_tokens(problem.queries, rank), slices = options.grid.heads;
+      const int64_t own = problem.queries.tokens(rank), slices = options.grid.heads;
       const int64_t keys = key_heads_of_slice(problem.key_heads, options.grid.heads);
       bytes += own * problem.batch * problem.dim * problem.element_bytes * (slices - 1) *
                (problem.heads / slices + 2 * keys);
@@ -96,12 +96,13 @@ Estimate estimate(const TrainConfig& config, const ModelConfig& shape) {
   const bool narrow = element < 4;
   e.weights = e.parameters * element;
   e.gradients = e.parameters * (narrow ? 4 + element : 4);
-  e.optimizer = shard * ((narrow ? 12 : 8) + (config.train.ema > 0 ? 4 : 0)) + (ranks > 1 ? 2 * shard * 4 : 0);
+  e.optimizer = shard * ((narrow ? 12 : 8) + (config.train.ema > 0 ? 4 : 0));
+  // The sum of the gradients, and the pieces that are added to it.
+  if (ranks > 1) e.optimizer += 4 * (shard + ranks * gradient_piece(shard, static_cast<int>(ranks)));
 
-  const Problem problem = make_problem(options, sequence, 1, static_cast<int>(model.heads),
+  const Problem problem = make_problem(options, 1, static_cast<int>(model.heads),
                                        static_cast<int>(model.key_heads), model.head_dim, compute_type(config));
-  int64_t own = 0;  // tokens of the rank with most
-  for (int rank = 0; rank < sequence; ++rank) own = std::max(own, chunk_tokens(problem.queries, rank));
+  const int64_t own = problem.queries.longest();  // tokens of the rank with most
   const Activations a =
       std::visit([&](const auto& one) { return activations(one, own, config.train.tokens, element); }, shape);
   const bool traded = options.grid.heads > 1;  // out is kept in two layouts then

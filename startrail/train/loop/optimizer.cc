@@ -41,28 +41,38 @@ void ShardedAdamW::set_weights(const at::Tensor& shard_values) {
   share_weights();
 }
 
-// This rank's shard of the gradients, summed over ranks in their order, so that the bits do not depend on arrival.
+// This rank's shard of the gradients, summed over ranks in their order, so that the bits do not depend on arrival. A
+// piece of it at a time comes from all ranks at once: as much memory as one more shard, and never a rank that sends to
+// all before it receives from any, which would wait for ever where a send needs its receiver.
 at::Tensor ShardedAdamW::sum_gradients() {
   const at::Tensor& mine = row_.gradients();
   const int ranks = world_->size(), rank = world_->rank();
   if (ranks == 1) return mine;
-  std::vector<Pending> sends;
-  for (int i = 1; i < ranks; ++i) {
-    const int to = (rank + i) % ranks;
-    const Shard part = shard_of(row_.size(), to, ranks);
-    if (part.size() > 0)
-      sends.push_back(world_->send(mine.narrow(0, part.begin, part.size()), to, kGradientTag, Traffic::merge));
-  }
-  at::Tensor sum = at::zeros({shard_.size()}, at::kFloat), arriving = at::empty_like(sum);
-  for (int from = 0; from < ranks && shard_.size() > 0; ++from) {
-    if (from == rank) {
-      sum.add_(mine.narrow(0, shard_.begin, shard_.size()));
-      continue;
+  Channel& channel = world_->channel();
+  const int64_t longest = shard_of(row_.size(), 0, ranks).size(), piece = gradient_piece(longest, ranks);
+  at::Tensor sum = at::zeros({shard_.size()}, at::kFloat);
+  const at::Tensor arriving = at::empty({ranks, piece}, at::kFloat);
+  for (int64_t begin = 0; begin < longest; begin += piece) {
+    const auto part_of = [&](const Shard& shard) {
+      const int64_t first = std::min(shard.begin + begin, shard.end);
+      return Shard{first, std::min(first + piece, shard.end)};
+    };
+    const Shard own = part_of(shard_);
+    std::vector<Post> batch;
+    for (int i = 1; i < ranks; ++i) {
+      const int to = (rank + i) % ranks, from = (rank - i + ranks) % ranks;
+      if (const Shard part = part_of(shard_of(row_.size(), to, ranks)); part.size() > 0)
+        batch.push_back({Post::Way::send, mine.narrow(0, part.begin, part.size()), to, kGradientTag, Traffic::merge});
+      if (own.size() > 0)
+        batch.push_back(
+            {Post::Way::receive, arriving[from].narrow(0, 0, own.size()), from, kGradientTag, Traffic::merge});
     }
-    world_->wait(world_->receive(arriving, from, kGradientTag, Traffic::merge));
-    sum.add_(arriving);
+    channel.wait(channel.post(batch));
+    if (own.size() == 0) continue;
+    const at::Tensor added = sum.narrow(0, begin, own.size());
+    for (int from = 0; from < ranks; ++from)
+      added.add_(from == rank ? mine.narrow(0, own.begin, own.size()) : arriving[from].narrow(0, 0, own.size()));
   }
-  for (const Pending& send : sends) world_->wait(send);
   return sum;
 }
 
@@ -71,15 +81,15 @@ void ShardedAdamW::share_weights() {
   const int ranks = world_->size(), rank = world_->rank();
   const at::Tensor own = row.narrow(0, shard_.begin, shard_.size());
   if (!own.is_alias_of(weights_)) own.copy_(weights_);
-  std::vector<Pending> pending;
+  std::vector<Post> batch;
   for (int i = 1; i < ranks; ++i) {
     const int to = (rank + i) % ranks, from = (rank - i + ranks) % ranks;
-    if (shard_.size() > 0) pending.push_back(world_->send(own, to, kWeightTag, Traffic::gather));
-    const Shard part = shard_of(row_.size(), from, ranks);
-    if (part.size() > 0)
-      pending.push_back(world_->receive(row.narrow(0, part.begin, part.size()), from, kWeightTag, Traffic::gather));
+    if (shard_.size() > 0) batch.push_back({Post::Way::send, own, to, kWeightTag, Traffic::gather});
+    if (const Shard part = shard_of(row_.size(), from, ranks); part.size() > 0)
+      batch.push_back(
+          {Post::Way::receive, row.narrow(0, part.begin, part.size()), from, kWeightTag, Traffic::gather});
   }
-  for (const Pending& one : pending) world_->wait(one);
+  world_->channel().wait(world_->channel().post(batch));
 }
 
 double ShardedAdamW::step(double learning_rate, double scale) {
@@ -88,7 +98,7 @@ double ShardedAdamW::step(double learning_rate, double scale) {
   if (scale != 1) gradient.mul_(scale);
   double own = 0, square = 0;
   for (const at::Tensor& part : gradient.split(kNormStep)) own += part.to(at::kDouble).square_().sum().item<double>();
-  for (double part : world_->all_gather(own)) square += part;
+  for (double part : world_->control().gather(own)) square += part;
   const double norm = std::sqrt(square);
   if (std::isfinite(norm)) {
     if (options_.clip > 0 && norm > options_.clip) gradient.mul_(options_.clip / norm);
@@ -116,6 +126,12 @@ double ShardedAdamW::step(double learning_rate, double scale) {
   }
   row_.clear_gradients();
   return norm;
+}
+
+int64_t gradient_piece(int64_t shard, int ranks) {
+  constexpr int64_t kLeast = 1 << 14, kMost = 1 << 20;  // 64 kB to 4 MB a message
+  if (ranks == 1) return 0;
+  return std::min(shard, std::clamp(shard / (ranks - 1), kLeast, kMost));
 }
 
 double learning_rate(const ScheduleOptions& options, int64_t step) {

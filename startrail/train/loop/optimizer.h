@@ -52,6 +52,9 @@ class ShardedAdamW {
   std::vector<Range> ranges_;
 };
 
+// Of how many values the pieces are in which gradients of a shard are summed; each rank holds one from every rank.
+int64_t gradient_piece(int64_t shard, int ranks);
+
 struct ScheduleOptions {
   std::string kind = "cosine";  // cosine, linear, constant
   double learning_rate = 1e-3;

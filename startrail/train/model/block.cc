@@ -76,7 +76,10 @@ struct Checkpointed : torch::autograd::Function<Checkpointed> {
 at::Tensor heads_of(const at::Tensor& x, int64_t dim) { return x.view({x.size(0), x.size(1) / dim, dim}); }
 at::Tensor as_batch(const at::Tensor& x) { return x.transpose(0, 1).unsqueeze(0); }
 
-at::Tensor run_block(const BlockParts& block, const at::Tensor& x, const Weights& weights, const Sequence& sequence) {
+at::Tensor run_block(const BlockParts& block, const at::Tensor& x, const Weights& weights, const Sequence& shared,
+                     int64_t layer) {
+  Sequence sequence = shared;
+  sequence.attention.layer = static_cast<int>(layer);
   if (sequence.recompute && at::GradMode::is_enabled())
     return Checkpointed::apply(x, at::TensorList(weights), c10::make_intrusive<Call>(block, sequence));
   const auto [q, k, v] = block.before(x, weights);

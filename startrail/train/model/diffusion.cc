@@ -45,7 +45,7 @@ at::Tensor gather_rows(const at::Tensor& mine, const Layout& split, Group& group
   at::Tensor padded = at::zeros({most, mine.size(1)}, mine.options());
   padded.narrow(0, 0, mine.size(0)).copy_(mine);
   at::Tensor whole = at::empty({split.tokens, mine.size(1)}, mine.options());
-  const auto parts = group.all_gather(padded);
+  const auto parts = group.channel().all_gather(padded);
   for (int rank = 0; rank < group.size(); ++rank) {
     const at::Tensor places = places_of(split, rank);
     whole.index_copy_(0, places, parts[rank].narrow(0, 0, places.size(0)));
@@ -147,7 +147,7 @@ at::Tensor draw(const Dit& model, const DrawOptions& options, const AttentionOpt
         on_step(static_cast<double>(first * options.steps + here * (step + 1)) /
                 static_cast<double>(count * options.steps));
     }
-    const at::Tensor whole = gather_rows(x, {attention.layout, example.tokens, group->size()}, *group);
+    const at::Tensor whole = gather_rows(x, {attention.order, example.tokens, group->size()}, *group);
     for (const at::Tensor& patches : whole.split(tokens)) pictures.push_back(from_patches(patches, shape));
   }
   return at::stack(pictures);

@@ -38,9 +38,6 @@ struct Example {
   std::vector<Condition> conditions = {};  // DiT: of each picture in the sequence
 };
 
-// Where a rank's tokens are in the sequence, in the order it holds them: [own tokens] int64.
-at::Tensor places_of(const Layout& layout, int rank);
-
 // All that a model knows of ranks: where its tokens are in the sequence, and an attention that reaches the others.
 struct Sequence {
   at::Tensor positions;  // [own tokens] int64

@@ -162,7 +162,7 @@ at::Tensor PictureSource::read(const Part& part, Picture& picture, const at::Ten
       bad_.emplace(part.offset + index, error.what());
     }
     if (!options_.skip_bad) return patches;
-    const auto all = group.all_gather(bad ? 1.0 : 0.0);
+    const auto all = group.control().gather(bad ? 1.0 : 0.0);
     if (std::find(all.begin(), all.end(), 1.0) == all.end()) return patches;
     const std::lock_guard lock(mutex_);
     bad_.emplace(part.offset + index, cat(part.set.name(index), " could not be read by another rank"));

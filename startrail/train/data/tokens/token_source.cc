@@ -11,19 +11,8 @@ namespace {
 
 // Everyone's values, in rank order.
 std::vector<int64_t> gather_values(const std::vector<int64_t>& mine, Group& group) {
-  int64_t most = 0;
-  std::vector<int64_t> counts;
-  for (double count : group.all_gather(static_cast<double>(mine.size()))) {
-    counts.push_back(static_cast<int64_t>(count));
-    most = std::max(most, counts.back());
-  }
-  if (most == 0) return {};
-  at::Tensor padded = at::zeros({most}, at::kLong);
-  std::copy(mine.begin(), mine.end(), padded.data_ptr<int64_t>());
   std::vector<int64_t> all;
-  const auto parts = group.all_gather(padded);
-  for (size_t rank = 0; rank < parts.size(); ++rank)
-    all.insert(all.end(), parts[rank].data_ptr<int64_t>(), parts[rank].data_ptr<int64_t>() + counts[rank]);
+  for (const auto& part : group.control().gather(mine)) all.insert(all.end(), part.begin(), part.end());
   return all;
 }
 

@@ -38,7 +38,7 @@ Whole read_on_ranks(const Source& source, int64_t index, int ranks, Order layout
   std::mutex mutex;
   AttentionOptions options;
   options.grid.ring = ranks;
-  options.layout = layout;
+  options.order = layout;
   run_ranks(ranks, 2, [&](const std::shared_ptr<Group>& group) {
     const Example e = validation ? *source.validation(index, layout, *group) : source.training(index, layout, *group);
     const Sequence sequence = make_sequence(e, options, group, true);
