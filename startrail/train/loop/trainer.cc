@@ -1,22 +1,18 @@
 #include "startrail/train/loop/trainer.h"
 
 #include <ATen/ATen.h>
-#include <fcntl.h>
-#include <sys/file.h>
 #include <torch/csrc/autograd/autograd.h>
-#include <unistd.h>
 
-#include <cerrno>
 #include <chrono>
 #include <cmath>
-#include <cstring>
-#include <fstream>
-#include <nlohmann/json.hpp>
 
 #include "startrail/base/error.h"
+#include "startrail/base/file.h"
 #include "startrail/run/comm/ranks.h"
 #include "startrail/run/memory.h"
 #include "startrail/run/trace.h"
+#include "startrail/train/loop/run_lock.h"
+#include "startrail/train/loop/validate.h"
 #include "startrail/train/model/weights.h"
 
 namespace startrail {
@@ -29,63 +25,6 @@ constexpr const char* kAdvice = ": lower train.learning_rate, or go on from an e
 constexpr int64_t kTracedSteps = 3;  // enough to see the pattern; a long trace is too large to open
 
 double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
-
-// Keeps a second trainer out of a run's folder. The system lets go of it with the process, however that ends.
-class RunLock {
- public:
-  explicit RunLock(const fs::path& folder)
-      : file_(open((folder / ".lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644)) {
-    if (file_ < 0) throw UserError(cat(folder.string(), " cannot be written: ", std::strerror(errno)));
-    if (flock(file_, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK) return;  // or a file system without locks
-    close(file_);
-    throw UserError(cat(folder.string(), " is being trained in by another process: let it end or stop it first, or ",
-                        "set run.folder to another folder"));
-  }
-  ~RunLock() { close(file_); }
-  RunLock(const RunLock&) = delete;
-  RunLock& operator=(const RunLock&) = delete;
-
- private:
-  int file_;
-};
-
-// metrics.jsonl: one line per step, and one per validation, without those after the step a run goes on from.
-class Metrics {
- public:
-  Metrics(const fs::path& file, int64_t step) {
-    std::vector<std::string> kept;
-    if (std::ifstream old(file); old)
-      for (std::string line; std::getline(old, line);) {
-        const auto json = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
-        if (json.is_object() && json.value("step", int64_t{0}) <= step) kept.push_back(line);
-      }
-    // Under another name until it is whole: the old lines must outlive a kill.
-    const fs::path fresh = cat(file.string(), ".partial");
-    out_.open(fresh, std::ios::trunc);
-    for (const std::string& line : kept) out_ << line << "\n";
-    if (!out_.flush()) throw UserError(cat(file.string(), " cannot be written"));
-    fs::rename(fresh, file);
-  }
-  void write(const StepReport& report) {
-    const nlohmann::json json = {{"step", report.step},
-                                 {"loss", report.loss},
-                                 {"gradient_norm", report.gradient_norm},
-                                 {"learning_rate", report.learning_rate},
-                                 {"seconds", report.seconds},
-                                 {"tokens_per_second", report.tokens_per_second},
-                                 {"wait_share", report.wait_share},
-                                 {"peak_bytes", report.peak_bytes},
-                                 {"attention_bytes", report.attention.total()},
-                                 {"weight_bytes", report.weight_bytes}};
-    out_ << json.dump() << std::endl;
-  }
-  void write(int64_t step, double validation) {
-    out_ << nlohmann::json{{"step", step}, {"validation", validation}}.dump() << std::endl;
-  }
-
- private:
-  std::ofstream out_;
-};
 
 class RankTrainer {
  public:
@@ -122,8 +61,9 @@ class RankTrainer {
     state_.settings = to_toml(settings_of(written));
     state_.data = training.source->fingerprint();
     if (training_.save && world_->rank() == 0) {
-      write_text(fs::path(config_.run.folder) / "config.toml", state_.settings);
-      metrics_.emplace(fs::path(config_.run.folder) / "metrics.jsonl", state_.step);
+      write_text(fs::path(config_.run.folder) / kSettingsFile, state_.settings);
+      metrics_.emplace(fs::path(config_.run.folder) / kMetricsFile, state_.step);
+      list_skipped();
     }
   }
 
@@ -143,6 +83,7 @@ class RankTrainer {
       if (!result.stopped && (due(config_.validate.every) || last)) report.validation = validation();
       if (report.validation) result.validation = report.validation;
       if (report.validation && metrics_) metrics_->write(report.step, *report.validation);
+      if (metrics_) list_skipped();
       result.losses.push_back(report.loss);
       result.bad_steps += bad_steps_ > 0;
       result.seconds += report.seconds;
@@ -172,6 +113,14 @@ class RankTrainer {
     auto result = body();
     if (trace) trace->span(name, start);
     return result;
+  }
+
+  // After every step in which there is more, so that the list of a run that is killed is whole.
+  void list_skipped() {
+    const auto problems = training_.source->skipped();
+    if (skipped_ == problems.size()) return;
+    skipped_ = problems.size();
+    write_skipped(config_.run.folder, problems);
   }
 
   bool due(int64_t every) const { return every > 0 && state_.step % every == 0; }
@@ -299,40 +248,11 @@ class RankTrainer {
   int bad_steps_ = 0;  // one after the other, up to now
   std::optional<RunLock> lock_;
   std::optional<Metrics> metrics_;
+  std::optional<size_t> skipped_;  // how many problems are listed
   std::shared_ptr<RankTrace> trace_;
 };
 
 }  // namespace
-
-Validation validate(const Model& model, const Source& source, const AttentionOptions& options, Group& world,
-                    const std::shared_ptr<Group>& group, int64_t buckets) {
-  const at::NoGradGuard no_grad;
-  const int groups = world.size() / group->size(), mine = world.rank() / group->size();
-  // Sums and counts: of all, then of each bucket.
-  at::Tensor sums = at::zeros({buckets + 1}, at::kDouble), counts = at::zeros({buckets + 1}, at::kDouble);
-  for (int64_t i = mine; i < source.validation_count(); i += groups) {
-    const std::optional<Example> example = source.validation(i, options.layout, *group);
-    if (!example) break;
-    const Sequence sequence = make_sequence(*example, options, group, false);
-    const Loss loss = model.loss(*example, sequence);
-    sums[0] += loss.sum;
-    counts[0] += loss.count;
-    if (buckets == 0) continue;
-    const at::Tensor place = (sequence.positions * buckets).floor_divide_(example->tokens) + 1;
-    sums.index_add_(0, place, loss.each.to(at::kDouble));
-    counts.index_add_(0, place, (example->target >= 0).to(at::kDouble));
-  }
-  const auto total = [&](const at::Tensor& t) {
-    at::Tensor sum = at::zeros_like(t);
-    for (const at::Tensor& one : world.all_gather(t)) sum.add_(one);
-    return sum;
-  };
-  const at::Tensor seen = total(counts), means = total(sums) / seen;
-  Validation result;
-  if (seen[0].item<double>() > 0) result.loss = means[0].item<double>();
-  for (int64_t i = 0; i < buckets; ++i) result.by_position.push_back(means[i + 1].item<double>());
-  return result;
-}
 
 TrainingResult train_rank(const Training& training, const std::shared_ptr<Group>& world) {
   const auto memory = std::make_shared<MemoryAccount>();
