@@ -183,6 +183,13 @@ fs::path find_checkpoint(const fs::path& path) {
   return latest != all.end() ? *latest : all.back();
 }
 
+fs::path model_folder(const fs::path& path) {
+  if (fs::exists(path) && !fs::exists(path / kStateFile) && !has_checkpoint(path)) return path;
+  const fs::path checkpoint = find_checkpoint(path);
+  verify_checkpoint(checkpoint);
+  return checkpoint;
+}
+
 TrainingState read_state(const fs::path& checkpoint) {
   const fs::path file = checkpoint / kStateFile;
   const json json = read_json(file);
