@@ -139,7 +139,7 @@ void show(const PlanFlags& flags) {
     for (Pass pass : kPasses) {
       const Plan plan = make_plan(grid, pass);
       check_plan(plan);
-      check_volume(plan, grid, problem);
+      check_volume(plan, grid, {problem});
     }
   if (flags.json) {
     nlohmann::json json = {{"grid", to_text(grid)}, {"ranks", grid.ranks()}, {"checked", flags.check}};
@@ -205,7 +205,7 @@ void check_all(int most, bool as_json) {
       for (Pass pass : kPasses) {
         const Plan plan = make_plan(grids[i], pass);
         check_plan(plan);
-        for (const Problem& problem : problems_for(grids[i])) check_volume(plan, grids[i], problem);
+        check_volume(plan, grids[i], problems_for(grids[i]));
         ++plans;
       }
     }

@@ -8,6 +8,7 @@
 #include "startrail/base/testing.h"
 #include "startrail/run/comm/ranks.h"
 #include "startrail/train/loop/estimate.h"
+#include "startrail/train/loop/resolve.h"
 #include "startrail/train/loop/trainer.h"
 #include "startrail/train/model/weights.h"
 
@@ -35,9 +36,9 @@ TrainConfig small_config() {
   return config;
 }
 
-TrainingResult run_training(TrainConfig config, const fs::path& checkpoint = {}) {
-  const auto shape = std::get<DitConfig>(model_config(config));
-  settle(config, shape);
+TrainingResult run_training(const TrainConfig& given, const fs::path& checkpoint = {}) {
+  const auto [config, model] = resolve({.config = given});
+  const auto& shape = std::get<DitConfig>(model);
   check_config(config, shape);
   return train({config,
                 [&] { return std::make_unique<Dit>(shape); },
@@ -94,7 +95,7 @@ TEST(DitTraining, DrawsLevelsOfNoiseAsAskedFor) {
     TrainConfig config = small_config();
     config.data.times = times;
     const auto shape = std::get<DitConfig>(model_config(config));
-    settle(config, shape);
+    config = resolve({.config = config}).config;
     const PictureSource source(open_pictures(pictures_options(config, shape)), nullptr, shape,
                                picture_source_options(config, shape));
     double middle = 0, sum = 0;
@@ -162,7 +163,7 @@ TEST(DitTraining, ABadLastStepLosesNothing) {
     config.run.save_every = 0;
     config.run.folder = folder.path("run");
     const auto shape = std::get<DitConfig>(model_config(config));
-    settle(config, shape);
+    config = resolve({.config = config}).config;
     Training training{config,
                       [&] { return std::make_unique<Dit>(shape); },
                       std::make_shared<Poisoned>(config, shape, 2),
@@ -200,9 +201,7 @@ TEST(DitTraining, NeedsAboutTheMemoryThatWasEstimated) {
     config.train.ema = 0.9;
     config.parallel.ranks = ranks;
     config.parallel.grid = grid;
-    const ModelConfig model = model_config(config);
-    TrainConfig settled = config;
-    settle(settled, model);
+    const auto [settled, model] = resolve({.config = config});
     const Estimate e = estimate(settled, model);
     const TrainingResult result = run_training(config);
     const auto measured = static_cast<double>(result.last.peak_bytes);
@@ -224,9 +223,7 @@ TEST(DitTraining, NeedsNoCopiesOfItsWeightsThatWereNotEstimated) {
     config.train.steps = 2;
     config.train.batch = 1;
     config.train.precision = precision;
-    const ModelConfig model = model_config(config);
-    TrainConfig settled = config;
-    settle(settled, model);
+    const auto [settled, model] = resolve({.config = config});
     const Estimate e = estimate(settled, model);
     ASSERT_GT(e.weights + e.gradients + e.optimizer, 0.9 * static_cast<double>(e.rank_bytes()));
     const auto measured = static_cast<double>(run_training(config).last.peak_bytes);

@@ -39,7 +39,7 @@ std::string to_text(const Split& split) {
              split.direction == Direction::keys ? "keys" : "queries", " ", split.type);
 }
 
-Proof::Proof(const Sequence& sequence) : sequence_(sequence) {
+Proof::Proof(const WholeSequence& sequence) : sequence_(sequence) {
   sample_ = make_sample({.batch = 1,
                          .heads = sequence.heads,
                          .key_heads = sequence.key_heads,

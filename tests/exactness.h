@@ -9,7 +9,7 @@
 namespace startrail {
 
 // The sequence, without how it is split: one float64 reference serves every run of it.
-struct Sequence {
+struct WholeSequence {
   Mask mask;
   int64_t tokens = 64;
   int64_t heads = 16, key_heads = 16, dim = 8;
@@ -31,14 +31,14 @@ Mask make_mask(const std::string& name, int64_t tokens);
 // Holds one sequence's inputs, its float64 answer and, when needed, PyTorch's own errors.
 class Proof {
  public:
-  explicit Proof(const Sequence& sequence);
+  explicit Proof(const WholeSequence& sequence);
   // "" when the split run is within the promise and sends what the formulas say, else what went wrong.
   std::string check(const Split& split);
 
  private:
   Errors pytorch_errors(at::ScalarType type);
 
-  Sequence sequence_;
+  WholeSequence sequence_;
   Sample sample_;  // bfloat16 values, so that both types compute the same thing
   Answer truth_;
   std::vector<std::pair<at::ScalarType, Errors>> pytorch_errors_;

@@ -22,7 +22,7 @@ TEST(ExactnessLong, HoldsForRandomCases) {
   std::mt19937_64 random(seed);
   const auto pick = [&](const auto& values) { return values[random() % values.size()]; };
   for (size_t cases = 0; cases < wanted;) {
-    Sequence sequence;
+    WholeSequence sequence;
     sequence.tokens = random() % 8 == 0 ? 4096 : 1 + static_cast<int64_t>(random() % 1500);
     if (sequence.tokens < 8) sequence.tokens += 8;
     sequence.mask = make_mask(pick(mask_names()), sequence.tokens);

@@ -191,11 +191,11 @@ class Game {
       if (sent != expected.block) fail_unexpected(plan_, rank, players_[rank].at, expected.peer, sent, expected.block);
     }
     auto message = coming.messages.begin();
-    for (const Source& source : arrival.sources) {
+    for (const Ingredient& ingredient : arrival.ingredients) {
       Part into = arrival.into;
-      into.slice = source.slice;
-      add(rank, into, source.receive < 0 ? coming.own : message->mail->sent[message->index].met);
-      if (source.receive >= 0) ++message;
+      into.slice = ingredient.slice;
+      add(rank, into, ingredient.receive < 0 ? coming.own : message->mail->sent[message->index].met);
+      if (ingredient.receive >= 0) ++message;
     }
   }
 
@@ -213,8 +213,8 @@ class Game {
           {message.block, take(rank, message.part)});
     for (int id : action.arrivals) {
       Coming& coming = player.arrivals[id];
-      for (const Source& source : plays_[rank].arrivals[id].sources)
-        if (source.receive < 0) coming.own = take(rank, source.part);
+      for (const Ingredient& ingredient : plays_[rank].arrivals[id].ingredients)
+        if (ingredient.receive < 0) coming.own = take(rank, ingredient.part);
       for (int receive : plays_[rank].arrivals[id].receives) {
         const Message& message = action.receives[receive];
         Mail& mail = mail_[{message.peer, rank, message.kind, message.block.data}];
@@ -362,14 +362,17 @@ void check_plan(const Plan& plan) {
 
 void check_order(const Plan& plan, Posting posting) { Queues(plan, play_all(plan), posting).play(); }
 
-void check_volume(const Plan& plan, const Grid& grid, const Problem& problem) {
+void check_volume(const Plan& plan, const Grid& grid, const std::vector<Problem>& problems) {
   for (int rank = 0; rank < grid.ranks(); ++rank) {
-    const Volume counted = count_volume(plan, rank, problem);
-    const Volume formula = formula_volume(grid, plan.pass, rank, problem);
-    for (Traffic kind : kTraffic)
-      if (counted[kind] != formula[kind])
-        throw UserError(cat("plan is wrong at rank ", rank, ": it sends ", counted[kind], " bytes of ", to_text(kind),
-                            ", but the formula for ", to_text(grid), " says ", formula[kind]));
+    const Play play = play_rank(plan, rank);
+    for (const Problem& problem : problems) {
+      const Volume counted = count_volume(plan, play, problem);
+      const Volume formula = formula_volume(grid, plan.pass, rank, problem);
+      for (Traffic kind : kTraffic)
+        if (counted[kind] != formula[kind])
+          throw UserError(cat("plan is wrong at rank ", rank, ": it sends ", counted[kind], " bytes of ", to_text(kind),
+                              ", but the formula for ", to_text(grid), " says ", formula[kind]));
+    }
   }
 }
 

@@ -24,7 +24,8 @@ enum class Posting {
 // (what it reads, and sends beyond kOpenSends of a channel), so no plan that passes can stop on any transport.
 void check_order(const Plan& plan, Posting posting = Posting::together);
 
-// Throws UserError naming the rank and kind unless the bytes the plan sends equal the closed formulas.
-void check_volume(const Plan& plan, const Grid& grid, const Problem& problem);
+// Throws UserError naming the rank and kind unless the bytes the plan sends equal the closed formulas, for each
+// problem.
+void check_volume(const Plan& plan, const Grid& grid, const std::vector<Problem>& problems);
 
 }  // namespace startrail

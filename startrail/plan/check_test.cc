@@ -191,9 +191,9 @@ TEST(CheckVolume, NamesTheRankTheKindAndTheGrid) {
   const Layout layout{Order::zigzag, 64, 4};
   const Problem problem = make_problem({.heads = 4, .key_heads = 4, .dim = 8}, layout, layout);
   const Plan ring = make_plan({.ring = 4}, Pass::forward);
-  EXPECT_NO_THROW(check_volume(ring, {.ring = 4}, problem));
+  EXPECT_NO_THROW(check_volume(ring, {.ring = 4}, {problem}));
   // 16 tokens x 4 heads x 8 x 4 bytes, of keys and values: 4096 bytes a hop, three times.
-  EXPECT_EQ(error_of([&] { check_volume(ring, {.team = 2, .stripe = 2}, problem); }),
+  EXPECT_EQ(error_of([&] { check_volume(ring, {.team = 2, .stripe = 2}, {problem}); }),
             "plan is wrong at rank 0: it sends 12288 bytes of p2p, but the formula for heads=1,team=2,ring=1,stripe=2 "
             "says 0");
 }

@@ -58,11 +58,11 @@ class Keeper {
     for (size_t i = 0; i < action.sends.size(); ++i) sent_[{step, i}] = message_held(action.sends[i]);
     for (int id : action.arrivals) {
       const Arrival& arrival = play_.arrivals[id];
-      if (arrival.sources.empty()) continue;  // lands in its buffer
+      if (arrival.ingredients.empty()) continue;  // lands in its buffer
       for (int receive : arrival.receives)
         coming_[id].push_back(make(wire_form(action.receives[receive], head_, problem_).bytes(problem_)));
-      for (const Source& source : arrival.sources)
-        if (source.receive < 0) coming_[id].push_back(buffers_[source.part.buffer]);  // a view of it
+      for (const Ingredient& ingredient : arrival.ingredients)
+        if (ingredient.receive < 0) coming_[id].push_back(buffers_[ingredient.part.buffer]);  // a view of it
     }
     if (scratch_ && !action.adds.empty()) make(scratch_(steps_[step]));
     for (int buffer : action.frees) buffers_[buffer].reset();
@@ -78,7 +78,7 @@ class Keeper {
 
   void settle(int id) {
     const Arrival& arrival = play_.arrivals[id];
-    if (!arrival.sources.empty()) join(id, arrival);
+    if (!arrival.ingredients.empty()) join(id, arrival);
     if (arrival.ends)
       for (size_t i = 0; i < play_.actions[arrival.action].sends.size(); ++i) sent_.erase({arrival.action, i});
   }
@@ -92,10 +92,10 @@ class Keeper {
       for (int place = run.first; place < run.first + run.count; ++place)
         form.tokens += problem_.side(play_.buffers[buffer].data).tokens(play_.buffers[buffer].chunks[place]);
     const bool converts = problem_.partial_bytes != problem_.stat_bytes;
-    const bool alone = arrival.sources.size() == 1;
+    const bool alone = arrival.ingredients.size() == 1;
     Held result = alone && !converts ? coming_[id][0] : make(form.bytes(problem_));
-    if (!alone && converts && arrival.sources[0].slice == kAllHeads)
-      make(form.value_bytes(problem_));  // one source at a time
+    if (!alone && converts && arrival.ingredients[0].slice == kAllHeads)
+      make(form.value_bytes(problem_));  // one ingredient at a time
     if (!buffers_[buffer]) buffers_[buffer] = std::move(result);
     coming_.erase(id);
   }

@@ -1,7 +1,6 @@
 #include "startrail/plan/play.h"
 
 #include <algorithm>
-#include <functional>
 #include <map>
 #include <tuple>
 
@@ -118,7 +117,8 @@ class Player {
     for (const Run& run : part.runs) std::fill_n(states_[part.buffer].places.begin() + run.first, run.count, place);
   }
   void hold(const Part& part) { set(part, Place::held); }
-  static bool all_of(const std::vector<Run>& runs, const std::function<bool(int place)>& is) {
+  template <class Is>
+  static bool all_of(const std::vector<Run>& runs, const Is& is) {
     for (const Run& run : runs)
       for (int place = run.first; place < run.first + run.count; ++place)
         if (!is(place)) return false;
@@ -204,14 +204,14 @@ class Player {
     action().receives.push_back({kind, from, std::move(block), std::move(part)});
     return static_cast<int>(action().receives.size()) - 1;
   }
-  void expect(Part into, std::vector<int> receives, std::vector<Source> sources = {}) {
+  void expect(Part into, std::vector<int> receives, std::vector<Ingredient> ingredients = {}) {
     const int id = static_cast<int>(play_.arrivals.size());
     action().arrivals.push_back(id);
     ++open_[at_];
     hold(into);
     use(into);
     states_[into.buffer].arriving.push_back(id);
-    play_.arrivals.push_back({at_, std::move(into), std::move(receives), std::move(sources)});
+    play_.arrivals.push_back({at_, std::move(into), std::move(receives), std::move(ingredients)});
   }
 
   // --- The operations
@@ -347,19 +347,19 @@ class Player {
     std::optional<Part> into;
     if (!own.chunks.empty()) into = result_part(step.out, step.out.chunks);
     std::vector<int> receives;
-    std::vector<Source> sources;
+    std::vector<Ingredient> ingredients;
     for (const Member& member : step.group) {
       if (member.rank == play_.rank) {
-        sources.push_back({-1, share(member)});
+        ingredients.push_back({-1, share(member)});
         continue;
       }
       if (!member.chunks.empty())
         send(member.rank, Traffic::merge, {step.in.data, member.chunks, step.in.slice}, share(member));
       if (!into) continue;
       receives.push_back(receive(member.rank, Traffic::merge, step.out, *into));
-      sources.push_back({receives.back(), {}});
+      ingredients.push_back({receives.back(), {}});
     }
-    if (into) expect(*into, std::move(receives), std::move(sources));
+    if (into) expect(*into, std::move(receives), std::move(ingredients));
   }
 
   // Checks a trade of the rank's own chunks of all heads (`all`) for the group's chunks of one slice.
@@ -405,20 +405,20 @@ class Player {
     demand(!find(step.out), "an all-to-all makes what is there already");
     const Part into = whole(make(step.out));
     std::vector<int> receives;
-    std::vector<Source> sources;
+    std::vector<Ingredient> ingredients;
     for (size_t i = 0; i < step.group.size(); ++i) {
       const Member& member = step.group[i];
       const int slice = static_cast<int>(i);
       const Part share = part(mine.buffer, member.chunks);
       if (member.rank == play_.rank) {
-        sources.push_back({-1, share, slice});
+        ingredients.push_back({-1, share, slice});
         continue;
       }
       send(member.rank, Traffic::all_to_all, {data, member.chunks, step.in.slice}, share);
       receives.push_back(receive(member.rank, Traffic::all_to_all, {data, own.chunks, slice}, into));
-      sources.push_back({receives.back(), {}, slice});
+      ingredients.push_back({receives.back(), {}, slice});
     }
-    expect(into, std::move(receives), std::move(sources));
+    expect(into, std::move(receives), std::move(ingredients));
   }
 
   // --- The end

@@ -40,7 +40,7 @@ struct Message {
 };
 
 // One of the things that make up a result: a message, or what is here already.
-struct Source {
+struct Ingredient {
   int receive = -1;  // which of the action's receives; -1: `part`
   Part part;
   int slice = kAllHeads;  // of the result's heads, those it brings
@@ -50,9 +50,9 @@ struct Source {
 struct Arrival {
   size_t action = 0;
   Part into;
-  std::vector<int> receives;    // of the action
-  std::vector<Source> sources;  // joined in this order, then added to what is there; none: received in place
-  bool ends = false;            // the last of a collective: the action's sends are over with it
+  std::vector<int> receives;            // of the action
+  std::vector<Ingredient> ingredients;  // joined in this order, then added to what is there; none: received in place
+  bool ends = false;                    // the last of a collective: the action's sends are over with it
 };
 
 // One step. Its parts happen in the order in which they stand here.

@@ -2,20 +2,32 @@
 
 namespace startrail {
 
-void each_message(const Plan& plan, int rank, const Problem& problem,
-                  const std::function<void(size_t step, const Message&, int64_t bytes)>& visit) {
-  const Play play = play_rank(plan, rank);
+namespace {
+
+template <class Visit>
+void each_message(const PlanHead& head, const Play& play, const Problem& problem, const Visit& visit) {
   for (size_t step = 0; step < play.actions.size(); ++step)
     for (const Message& message : play.actions[step].sends)
-      if (const int64_t bytes = wire_form(message, plan, problem).bytes(problem); bytes > 0)
+      if (const int64_t bytes = wire_form(message, head, problem).bytes(problem); bytes > 0)
         visit(step, message, bytes);
 }
 
-Volume count_volume(const Plan& plan, int rank, const Problem& problem) {
+}  // namespace
+
+void each_message(const Plan& plan, int rank, const Problem& problem,
+                  const std::function<void(size_t step, const Message&, int64_t bytes)>& visit) {
+  each_message(plan, play_rank(plan, rank), problem, visit);
+}
+
+Volume count_volume(const PlanHead& head, const Play& play, const Problem& problem) {
   Volume volume;
-  each_message(plan, rank, problem,
+  each_message(head, play, problem,
                [&](size_t, const Message& message, int64_t sent) { volume[message.kind] += sent; });
   return volume;
+}
+
+Volume count_volume(const Plan& plan, int rank, const Problem& problem) {
+  return count_volume(plan, play_rank(plan, rank), problem);
 }
 
 int64_t count_crossing(const Plan& plan, int rank, const Problem& problem, const Cluster& cluster) {

@@ -26,6 +26,7 @@ void each_message(const Plan& plan, int rank, const Problem& problem,
                   const std::function<void(size_t step, const Message&, int64_t bytes)>& visit);
 
 Volume count_volume(const Plan& plan, int rank, const Problem& problem);
+Volume count_volume(const PlanHead& head, const Play& play, const Problem& problem);
 
 // Bytes that leave the sender's node.
 int64_t count_crossing(const Plan& plan, int rank, const Problem& problem, const Cluster& cluster);

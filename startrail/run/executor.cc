@@ -250,10 +250,10 @@ void Executor::communicate(size_t index) {
     for (int receive : arrival.receives) {
       const auto more = pending(action.sends.size() + receive);
       coming.pending.insert(coming.pending.end(), more.begin(), more.end());
-      if (!arrival.sources.empty()) coming.received.push_back(received[receive]);
+      if (!arrival.ingredients.empty()) coming.received.push_back(received[receive]);
     }
-    for (const Source& source : arrival.sources)
-      if (source.receive < 0) coming.own.push_back(rows(source.part));
+    for (const Ingredient& ingredient : arrival.ingredients)
+      if (ingredient.receive < 0) coming.own.push_back(rows(ingredient.part));
   }
 }
 
@@ -262,7 +262,7 @@ void Executor::settle(int id) {
   const Arrival& arrival = play_.arrivals[id];
   Coming& coming = coming_.at(id);
   group_.channel().wait(coming.pending);
-  if (!arrival.sources.empty()) {
+  if (!arrival.ingredients.empty()) {
     const auto turn = group_.compute();
     const Data data = play_.buffers[arrival.into.buffer].data;
     Tensors& there = buffers_[arrival.into.buffer];
@@ -294,34 +294,35 @@ void Executor::add(Data data, Tensors& into, const Tensors& more) const {
   }
 }
 
-// What the sources make together: added up in their order, so that the result has the same bits every time.
+// What the ingredients make together: added up in their order, so that the result has the same bits every time.
 Tensors Executor::join(const Arrival& arrival, const Coming& coming) const {
-  std::vector<Tensors> sources;
+  std::vector<Tensors> ingredients;
   auto received = coming.received.begin(), own = coming.own.begin();
-  for (const Source& source : arrival.sources) sources.push_back(source.receive < 0 ? *own++ : *received++);
-  if (arrival.sources[0].slice != kAllHeads) return put_together(arrival, sources);
+  for (const Ingredient& ingredient : arrival.ingredients)
+    ingredients.push_back(ingredient.receive < 0 ? *own++ : *received++);
+  if (arrival.ingredients[0].slice != kAllHeads) return put_together(arrival, ingredients);
   Tensors result;
-  for (Tensors& source : sources) {
-    source[0] = source[0].to(options_.accumulator);
-    if (sources.size() == 1) return source;
+  for (Tensors& ingredient : ingredients) {
+    ingredient[0] = ingredient[0].to(options_.accumulator);
+    if (ingredients.size() == 1) return ingredient;
     if (result.empty())
-      for (const at::Tensor& t : source) result.push_back(t.clone());  // not a view that keeps a whole block alive
+      for (const at::Tensor& t : ingredient) result.push_back(t.clone());  // not a view that keeps a whole block alive
     else
-      add(play_.buffers[arrival.into.buffer].data, result, source);
-    source.clear();
+      add(play_.buffers[arrival.into.buffer].data, result, ingredient);
+    ingredient.clear();
   }
   return result;
 }
 
 // All heads from their slices; gradients of copied key/value heads are summed.
-Tensors Executor::put_together(const Arrival& arrival, const std::vector<Tensors>& sources) const {
+Tensors Executor::put_together(const Arrival& arrival, const std::vector<Tensors>& ingredients) const {
   const Block& block = play_.buffers[arrival.into.buffer];
   Tensors result = make_tensors(held_form(block, options_.head, options_.problem));
   result[0].zero_();
   const bool copied = is_copied(block.data, options_.head, options_.problem);
-  for (size_t i = 0; i < sources.size(); ++i) {
-    const at::Tensor place = slice_of(result[0], block.data, arrival.sources[i].slice);
-    copied ? place.add_(sources[i][0]) : place.copy_(sources[i][0]);
+  for (size_t i = 0; i < ingredients.size(); ++i) {
+    const at::Tensor place = slice_of(result[0], block.data, arrival.ingredients[i].slice);
+    copied ? place.add_(ingredients[i][0]) : place.copy_(ingredients[i][0]);
   }
   return result;
 }

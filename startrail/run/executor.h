@@ -59,7 +59,7 @@ class Executor {
   struct Coming {
     std::vector<Pending> pending;
     std::vector<Tensors> received;  // of each receive, where it does not land in its buffer
-    std::vector<Tensors> own;       // the rank's own sources
+    std::vector<Tensors> own;       // the rank's own ingredients
   };
 
   void act(size_t index);
@@ -68,7 +68,7 @@ class Executor {
   void communicate(size_t index);
   void settle(int arrival);
   Tensors join(const Arrival& arrival, const Coming& coming) const;
-  Tensors put_together(const Arrival& arrival, const std::vector<Tensors>& sources) const;
+  Tensors put_together(const Arrival& arrival, const std::vector<Tensors>& ingredients) const;
   void add(Data data, Tensors& into, const Tensors& more) const;
   void finish(const Action::Send& send);
 

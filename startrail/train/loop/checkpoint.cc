@@ -62,16 +62,6 @@ std::string state_text(const TrainingState& state, json files) {
   return json.dump(1) + "\n";
 }
 
-// Everyone's, one after the other.
-std::string gather_hashes(const std::string& mine, Group& world) {
-  at::Tensor bytes = at::empty({static_cast<int64_t>(mine.size())}, at::kByte);
-  std::copy(mine.begin(), mine.end(), bytes.data_ptr<uint8_t>());
-  std::string all;
-  for (const at::Tensor& one : world.all_gather(bytes))
-    all.append(reinterpret_cast<const char*>(one.data_ptr<uint8_t>()), mine.size());
-  return all;
-}
-
 // Gives a finished folder its name in one step, also where a folder of that name is there already.
 void publish(const fs::path& partial, const fs::path& done) {
   const unsigned flags = fs::exists(done) ? RENAME_EXCHANGE : RENAME_NOREPLACE;
@@ -113,8 +103,10 @@ void save_checkpoint(const fs::path& run, const TrainingState& state, const Mode
                      Group& world, int64_t keep) {
   const fs::path folder = run / kCheckpointFolder, partial = folder / cat(".", name_of(state.step), ".partial");
   const int64_t size = count_parameters(model);
+  Control& control = world.control();
   // The same header everywhere, so every rank knows where its part goes.
-  if (world.rank() == 0) {
+  control.agree([&] {
+    if (world.rank() != 0) return;
     fs::create_directories(folder);
     remove_partial(folder);
     fs::create_directory(partial);
@@ -122,8 +114,7 @@ void save_checkpoint(const fs::path& run, const TrainingState& state, const Mode
     make_tensor_file(partial / kWeightsFile, tensor_shapes(model, at::kFloat));
     make_tensor_file(partial / kOptimizerFile, {{"mean", at::kFloat, {size}}, {"square", at::kFloat, {size}}});
     if (optimizer.ema().defined()) make_tensor_file(partial / kMeanFile, tensor_shapes(model, at::kFloat));
-  }
-  world.barrier();
+  });
   const Shard& shard = optimizer.shard();
   struct Part {
     const char* file;
@@ -136,18 +127,23 @@ void save_checkpoint(const fs::path& run, const TrainingState& state, const Mode
   if (optimizer.ema().defined()) parts.push_back({kMeanFile, 0, optimizer.ema()});
   std::map<std::string, json> sums{{kModelFile, json::array()}};  // of each file, by its parts
   for (const Part& part : parts) {
-    const at::Tensor values = part.values.contiguous();
-    const auto end = static_cast<int64_t>(fs::file_size(partial / part.file));
-    const int64_t begin = end - (part.rows_after + 1) * size * kElement;
-    write_at(partial / part.file, begin + shard.begin * kElement, values);
-    const std::string hash = checksum(values), all = gather_hashes(hash, world);
+    int64_t begin = 0;
+    std::string hash;
+    control.agree([&] {
+      const at::Tensor values = part.values.contiguous();
+      const auto end = static_cast<int64_t>(fs::file_size(partial / part.file));
+      begin = end - (part.rows_after + 1) * size * kElement;
+      write_at(partial / part.file, begin + shard.begin * kElement, values);
+      hash = checksum(values);
+    });
+    const std::vector<std::string> hashes = control.gather(hash);
     for (int rank = 0; rank < world.size(); ++rank) {
       const Shard theirs = shard_of(size, rank, world.size());
-      sums[part.file].push_back({begin + theirs.begin * kElement, begin + theirs.end * kElement,
-                                 all.substr(rank * hash.size(), hash.size())});
+      sums[part.file].push_back({begin + theirs.begin * kElement, begin + theirs.end * kElement, hashes[rank]});
     }
   }
-  if (world.rank() == 0) {
+  control.agree([&] {
+    if (world.rank() != 0) return;
     json files = json::array();
     for (auto& [name, parts_of] : sums) {
       // What no rank's shard covers: the headers, and config.json as a whole.
@@ -164,8 +160,7 @@ void save_checkpoint(const fs::path& run, const TrainingState& state, const Mode
     sync_folder(folder);
     point_latest(folder, done.filename());
     remove_old(run, state.step, keep);
-  }
-  world.barrier();
+  });
 }
 
 bool has_checkpoint(const fs::path& run) { return !checkpoints(run).empty(); }
@@ -181,6 +176,13 @@ fs::path find_checkpoint(const fs::path& path) {
   const fs::path named = fs::read_symlink(path / kCheckpointFolder / kLatest, none).filename();
   const auto latest = std::find_if(all.begin(), all.end(), [&](auto& one) { return one.filename() == named; });
   return latest != all.end() ? *latest : all.back();
+}
+
+fs::path model_folder(const fs::path& path) {
+  if (fs::exists(path) && !fs::exists(path / kStateFile) && !has_checkpoint(path)) return path;
+  const fs::path checkpoint = find_checkpoint(path);
+  verify_checkpoint(checkpoint);
+  return checkpoint;
 }
 
 TrainingState read_state(const fs::path& checkpoint) {
@@ -220,18 +222,23 @@ void verify_checkpoint(const fs::path& checkpoint, int first, int of) {
 }
 
 void load_checkpoint(const fs::path& checkpoint, const Model& model, ShardedAdamW& optimizer, Group& world) {
-  verify_checkpoint(checkpoint, world.rank(), world.size());
   const Shard& shard = optimizer.shard();
-  const TensorFile state = read_tensors(checkpoint / kOptimizerFile);
-  for (const char* name : {"mean", "square"})
-    if (state.at(name).numel() != count_parameters(model))
-      throw UserError(cat(state.file.string(), " is of a model with ", state.at(name).numel(), " parameters, not ",
-                          count_parameters(model)));
-  optimizer.mean().copy_(state.at("mean").narrow(0, shard.begin, shard.size()));
-  optimizer.square().copy_(state.at("square").narrow(0, shard.begin, shard.size()));
-  optimizer.set_weights(read_shard(open_weights(checkpoint), model, shard));
-  if (optimizer.ema().defined() && fs::exists(checkpoint / kMeanFile))
-    optimizer.ema().copy_(read_shard(read_tensors(checkpoint / kMeanFile).tensors, model, shard));
+  at::Tensor weights, ema;
+  world.control().agree([&] {
+    verify_checkpoint(checkpoint, world.rank(), world.size());
+    const TensorFile state = read_tensors(checkpoint / kOptimizerFile);
+    for (const char* name : {"mean", "square"})
+      if (state.at(name).numel() != count_parameters(model))
+        throw UserError(cat(state.file.string(), " is of a model with ", state.at(name).numel(), " parameters, not ",
+                            count_parameters(model)));
+    optimizer.mean().copy_(state.at("mean").narrow(0, shard.begin, shard.size()));
+    optimizer.square().copy_(state.at("square").narrow(0, shard.begin, shard.size()));
+    weights = read_shard(open_weights(checkpoint), model, shard);
+    if (optimizer.ema().defined() && fs::exists(checkpoint / kMeanFile))
+      ema = read_shard(read_tensors(checkpoint / kMeanFile).tensors, model, shard);
+  });
+  optimizer.set_weights(weights);
+  if (ema.defined()) optimizer.ema().copy_(ema);
 }
 
 }  // namespace startrail

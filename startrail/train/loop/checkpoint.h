@@ -28,6 +28,10 @@ void save_checkpoint(const std::filesystem::path& run, const TrainingState& stat
 // of the highest step). UserError when there is none.
 std::filesystem::path find_checkpoint(const std::filesystem::path& path);
 
+// The folder of weights that a path means: a run's newest checkpoint, a checkpoint, or a folder as Hugging Face has
+// them. A checkpoint is compared with its checksums.
+std::filesystem::path model_folder(const std::filesystem::path& path);
+
 // True when the run's folder holds a complete checkpoint.
 bool has_checkpoint(const std::filesystem::path& run);
 

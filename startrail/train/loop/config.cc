@@ -13,6 +13,7 @@ namespace {
 
 // So that counts of tokens and bytes fit 64 bits.
 constexpr double kMostTokens = 1e12, kMostBatch = 1e6, kMostSteps = 1e9;
+constexpr int64_t kMostRanks = 1024;
 
 void check_rope_settings(const TrainConfig& config) {
   const auto& m = config.model;
@@ -62,10 +63,15 @@ void check_kind(const TrainConfig& config) {
       "data.scale",      "data.generated",     "data.class_dropout", "data.times"};
   TrainConfig given = config, defaults;
   const Settings ours = settings_of(given), usual = settings_of(defaults);
-  for (size_t i = 0; i < ours.size(); ++i)
-    if ((is_dit(config) ? kGpt : kDit).contains(ours[i].name) && value_text(ours[i]) != value_text(usual[i]))
-      throw UserError(cat(ours[i].name, " is for a ", is_dit(config) ? "GPT" : "DiT", ", but model.preset ",
+  for (const std::string& name : is_dit(config) ? kGpt : kDit)
+    if (present_value(find_setting(ours, name)) != present_value(find_setting(usual, name)))
+      throw UserError(cat(name, " is for a ", is_dit(config) ? "GPT" : "DiT", ", but model.preset ",
                           config.model.preset, " is a ", is_dit(config) ? "DiT" : "GPT", ": leave it out"));
+}
+
+// A grid's text, where it is left open that of most use.
+Grid grid_of(const std::string& text, int ranks) {
+  return parse_grid(text != "auto" ? text : ranks % 4 == 0 ? "startrail:2" : "ring", ranks);
 }
 
 }  // namespace
@@ -240,13 +246,13 @@ Settings settings_of(TrainConfig& c) {
        0,
        0.9999999},
 
-      {"parallel.ranks", &c.parallel.ranks, "Ranks in all.", {}, 1, 1024},
+      {"parallel.ranks", &c.parallel.ranks, "Ranks in all.", {}, 1, kMostRanks},
       {"parallel.data_parallel",
        &c.parallel.data_parallel,
        "Groups of ranks that work on different sequences. Must divide ranks and train.batch.",
        {},
        1,
-       1024},
+       kMostRanks},
       {"parallel.grid",
        &c.parallel.grid,
        "How the ranks of one sequence share attention: ring, startrail:C, ulysses, usp:U, allgather, mesh:A, or "
@@ -296,12 +302,11 @@ int thread_count(const TrainConfig& config) {
 
 AttentionOptions attention_options(const TrainConfig& config) {
   const int ranks = sequence_ranks(config);
-  const std::string& grid = config.parallel.grid;
   AttentionOptions options;
-  options.grid = parse_grid(grid != "auto" ? grid : ranks % 4 == 0 ? "startrail:2" : "ring", ranks);
+  options.grid = grid_of(config.parallel.grid, ranks);
   options.tokens = config.train.tokens;
   const std::string& layout = config.parallel.layout;
-  options.layout = parse_order(layout != "auto" ? layout : is_dit(config) ? "contiguous" : "zigzag");
+  options.order = parse_order(layout != "auto" ? layout : is_dit(config) ? "contiguous" : "zigzag");
   options.mask.causal = !is_dit(config);
   options.backward = parse_direction(config.parallel.backward);
   options.partial = config.parallel.partial == "bfloat16" ? at::kBFloat16 : at::kFloat;
@@ -309,54 +314,87 @@ AttentionOptions attention_options(const TrainConfig& config) {
   return options;
 }
 
+int thread_count(const Sharing& sharing) { return sharing.threads > 0 ? sharing.threads : available_cores(); }
+
+AttentionOptions attention_options(const Sharing& sharing, const ModelConfig& model, int64_t tokens) {
+  const auto* dit = std::get_if<DitConfig>(&model);
+  const int64_t most = std::min(tokens, kMostRanks);
+  if (sharing.ranks < 1 || sharing.ranks > most)
+    throw UserError(cat("--ranks ", sharing.ranks, " must be 1 to ", most,
+                        most < tokens                    ? ""
+                        : dit && tokens == dit->tokens() ? ", the tokens of a picture"
+                                                         : ", the tokens of a sequence"));
+  const Dimensions d = dimensions(model);
+  AttentionOptions options;
+  options.grid = grid_of(sharing.grid, sharing.ranks);
+  options.tokens = tokens;
+  options.mask.causal = !dit;
+  if (!dit && sharing.ranks > 1) options.order = Order::zigzag;
+  check_heads(options.grid, static_cast<int>(d.heads), static_cast<int>(d.key_heads));
+  return options;
+}
+
 AdamWOptions optimizer_options(const TrainConfig& config) {
   const auto& t = config.train;
-  return {t.beta1, t.beta2, t.eps, t.weight_decay, t.clip, t.ema};
+  return {
+      .beta1 = t.beta1, .beta2 = t.beta2, .eps = t.eps, .weight_decay = t.weight_decay, .clip = t.clip, .ema = t.ema};
 }
 
 ScheduleOptions schedule_options(const TrainConfig& config) {
   const auto& t = config.train;
-  return {t.schedule, t.learning_rate, t.floor, t.warmup, t.steps};
+  return {.kind = t.schedule, .learning_rate = t.learning_rate, .floor = t.floor, .warmup = t.warmup, .steps = t.steps};
 }
 
 CorpusOptions corpus_options(const TrainConfig& config, int64_t vocabulary) {
   const auto& d = config.data;
-  return {d.path, d.validation_path, d.validation, vocabulary, d.end_token, config.run.folder};
+  return {.path = d.path,
+          .validation_path = d.validation_path,
+          .validation = d.validation,
+          .vocabulary = vocabulary,
+          .end_token = d.end_token,
+          .leave_out = config.run.folder};
 }
 
 TokenSourceOptions source_options(const TrainConfig& config) {
-  return {config.train.tokens, config.data.documents, static_cast<uint64_t>(config.train.seed),
-          config.validate.windows};
+  return {.tokens = config.train.tokens,
+          .documents = config.data.documents,
+          .seed = static_cast<uint64_t>(config.train.seed),
+          .validation_windows = config.validate.windows};
 }
 
 PicturesOptions pictures_options(const TrainConfig& config, const DitConfig& model, bool held_out) {
   const auto& d = config.data;
   const auto seed = static_cast<uint64_t>(config.train.seed);
-  return {held_out ? d.validation_path : d.path,
-          {model.channels, model.size[0], model.size[1], model.size[2]},
-          d.fit,
-          d.on_error == "skip",
-          d.scale,
-          d.generated,
-          held_out ? mix(seed, 1) : seed,
-          config.run.folder};
+  return {
+      .path = held_out ? d.validation_path : d.path,
+      .shape = {.channels = model.channels, .frames = model.size[0], .height = model.size[1], .width = model.size[2]},
+      .fit = d.fit,
+      .skip_bad = d.on_error == "skip",
+      .scale = d.scale,
+      .generated = d.generated,
+      .seed = held_out ? mix(seed, 1) : seed,
+      .without = config.run.folder};
 }
 
 PictureSourceOptions picture_source_options(const TrainConfig& config, const DitConfig& model) {
   const auto& d = config.data;
-  return {config.train.tokens / model.tokens(),
-          d.validation,
-          config.validate.windows,
-          d.class_dropout,
-          d.times,
-          d.on_error == "skip",
-          static_cast<uint64_t>(config.train.seed)};
+  return {.together = config.train.tokens / model.tokens(),
+          .validation = d.validation,
+          .validation_windows = config.validate.windows,
+          .class_dropout = d.class_dropout,
+          .times = d.times,
+          .skip_bad = d.on_error == "skip",
+          .seed = static_cast<uint64_t>(config.train.seed)};
+}
+
+void check_settings(const TrainConfig& config) {
+  check_kind(config);
+  check_rope_settings(config);
 }
 
 void check_config(const TrainConfig& config, const ModelConfig& model) {
   check_config(model);
-  check_kind(config);
-  check_rope_settings(config);
+  check_settings(config);
   if (const auto* dit = std::get_if<DitConfig>(&model); dit && config.train.tokens % dit->tokens() != 0)
     throw UserError(cat("train.tokens ", config.train.tokens, " must be a multiple of the ", dit->tokens(),
                         " tokens of a picture (or 0: one picture)"));
@@ -368,7 +406,7 @@ void check_config(const TrainConfig& config, const ModelConfig& model) {
                         ", the sequences of a step"));
   const AttentionOptions options = attention_options(config);
   for (int rank = 0; rank < sequence_ranks(config); ++rank)
-    if (chunk_tokens({options.layout, config.train.tokens, sequence_ranks(config)}, rank) == 0)
+    if (chunk_tokens({options.order, config.train.tokens, sequence_ranks(config)}, rank) == 0)
       throw UserError(cat("train.tokens ", config.train.tokens, " leaves a rank without a token: give ",
                           sequence_ranks(config), " or more, one for each rank that shares a sequence"));
   const Dimensions d = dimensions(model);

@@ -67,18 +67,8 @@ Settings settings_of(TrainConfig& config);
 // Whether its preset is a DiT's; otherwise it is a GPT.
 bool is_dit(const TrainConfig& config);
 
-// The model's shape: the preset with what was set. A checkpoint's or folder's own shape replaces it.
+// The shape of a new model: the preset with what was set. UserError for one that cannot be.
 ModelConfig model_config(const TrainConfig& config);
-
-// Sets every model setting to what this model is; the preset only where it is of another kind.
-void set_model(TrainConfig& config, const ModelConfig& model);
-
-// Settings that follow from the model where they were left open: the length of a sequence, the run's folder.
-void settle(TrainConfig& config, const ModelConfig& model);
-
-// The model `held` in the folder `where` with what the settings change of it, which may be rotary positions or a DiT's
-// objective, when `start` says that a new run begins, and nothing else: UserError otherwise.
-ModelConfig changed_model(const TrainConfig& config, const ModelConfig& held, const std::string& where, bool start);
 
 at::ScalarType compute_type(const TrainConfig& config);
 int sequence_ranks(const TrainConfig& config);
@@ -93,7 +83,21 @@ TokenSourceOptions source_options(const TrainConfig& config);
 PicturesOptions pictures_options(const TrainConfig& config, const DitConfig& model, bool held_out = false);
 PictureSourceOptions picture_source_options(const TrainConfig& config, const DitConfig& model);
 
+// UserError for settings that this kind of model, or this kind of rotary positions, does not have.
+void check_settings(const TrainConfig& config);
+
 // Everything that can be checked without reading data: UserError otherwise.
 void check_config(const TrainConfig& config, const ModelConfig& model);
+
+// How the ranks of one sequence share it outside of training.
+struct Sharing {
+  int ranks = 1;
+  std::string grid = "auto";
+  int threads = 0;  // of all ranks together; 0: all cores
+};
+int thread_count(const Sharing& sharing);
+
+// For sequences of `tokens`. UserError, naming --ranks or the grid, for what does not fit them or the model's heads.
+AttentionOptions attention_options(const Sharing& sharing, const ModelConfig& model, int64_t tokens);
 
 }  // namespace startrail

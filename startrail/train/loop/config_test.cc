@@ -8,6 +8,7 @@
 
 #include "startrail/base/testing.h"
 #include "startrail/base/threads.h"
+#include "startrail/train/loop/resolve.h"
 
 namespace startrail {
 namespace {
@@ -27,9 +28,8 @@ std::string refusal(const std::function<void(TrainConfig&)>& change) {
   TrainConfig config;
   change(config);
   return error_of([&] {
-    const ModelConfig model = model_config(config);
-    settle(config, model);
-    check_config(config, model);
+    const Resolved resolved = resolve({.config = config});
+    check_config(resolved.config, resolved.model);
   });
 }
 
@@ -222,36 +222,6 @@ TEST(ModelConfig, RefusesShapesThatCannotBe) {
             std::string::npos);
   EXPECT_NE(model_refusal([](TrainConfig& c) { c.model.preset = "huge"; }).find("valid: tiny, gpt-125m"),
             std::string::npos);
-}
-
-TEST(ModelConfig, OfAFolderChangesInItsRotaryPositionsOnly) {
-  LlamaConfig held = llama_preset("gpt-125m");
-  held.rope.original_tokens = held.max_tokens;  // as config.json is read
-  TrainConfig config;
-  config.train.tokens = 3 * held.max_tokens;
-  set_model(config, held);
-  EXPECT_EQ(std::get<LlamaConfig>(model_config(config)).parameters(), held.parameters());
-  const auto changed = [&](const std::string& set, bool stretch) {
-    TrainConfig other = config;
-    for (const std::string& one : split(set, ' ')) set_value(settings_of(other), one);
-    return std::get<LlamaConfig>(changed_model(other, held, "FOLDER", stretch));
-  };
-  const LlamaConfig same = changed("model.dim=768 model.layers=0 model.tied=preset", false);
-  EXPECT_EQ(same.parameters(), held.parameters());
-  EXPECT_EQ(same.max_tokens, 3 * held.max_tokens);
-  const LlamaConfig longer = changed("model.rope_scaling=yarn model.rope_factor=4", true);
-  EXPECT_EQ(longer.rope.type, "yarn");
-  EXPECT_EQ(longer.rope.factor, 4);
-  EXPECT_EQ(longer.rope.original_tokens, static_cast<double>(held.max_tokens));
-  EXPECT_EQ(longer.parameters(), held.parameters());
-  const auto refused = [&](const std::string& set, bool stretch) { return error_of([&] { changed(set, stretch); }); };
-  EXPECT_EQ(
-      refused("model.dim=64", true),
-      "model.dim = 64 is not what FOLDER has, 768: leave it out; of a model's settings only rope_... can be changed");
-  EXPECT_EQ(refused("model.tied=false", false),
-            "model.tied = \"false\" is not what FOLDER has, \"true\": leave it out");
-  EXPECT_EQ(refused("model.rope_theta=5e5", false),
-            "model.rope_theta = 5e+05 is not what FOLDER has, 10000.0: leave it out");
 }
 
 TEST(TrainConfig, RefusesRotarySettingsWithoutEffect) {

@@ -16,12 +16,12 @@ TEST(Recogniser, TellsShapesApartAndNoiseFromNothing) {
   options.path = "shapes";
   options.generated = 4000;
   const auto shapes = open_pictures(options);
-  const Recogniser recogniser(*shapes, options.shape, 400, 150, 3);
-  EXPECT_GT(recogniser.accuracy(), 0.9);
-  const Recogniser untrained(*shapes, options.shape, 400, 0, 3);
-  EXPECT_LT(untrained.accuracy(), 0.6);
+  const Recogniser recogniser = train_recogniser(*shapes, options.shape, 400, 150, 3);
+  EXPECT_GT(recogniser.accuracy, 0.9);
+  const Recogniser untrained = train_recogniser(*shapes, options.shape, 400, 0, 3);
+  EXPECT_LT(untrained.accuracy, 0.6);
   EXPECT_EQ(recogniser.classes_of(at::zeros({5, 3, 32, 32})).sizes(), at::IntArrayRef({5}));
-  EXPECT_NE(error_of([&] { Recogniser(*shapes, options.shape, 4000, 1, 3); }).find("too few"), std::string::npos);
+  EXPECT_NE(error_of([&] { train_recogniser(*shapes, options.shape, 4000, 1, 3); }).find("too few"), std::string::npos);
 }
 
 // Generated shapes of which some cannot be read: those from one place to another in the order of the shuffle.
@@ -51,7 +51,9 @@ class Damaged : public Pictures {
   std::string fingerprint() const override { return shapes_->fingerprint(); }
 
   // A classifier with the last 40 held out, after two batches, which are 0 to 255.
-  Recogniser recogniser(bool skip_bad = true) const { return {*this, options().shape, 40, 2, kSeed, skip_bad}; }
+  Recogniser recogniser(bool skip_bad = true) const {
+    return train_recogniser(*this, options().shape, 40, 2, kSeed, skip_bad);
+  }
 
  private:
   std::shared_ptr<const Pictures> shapes_;
@@ -60,13 +62,13 @@ class Damaged : public Pictures {
 
 TEST(Recogniser, LeavesOutWhatCannotBeReadAndSaysSo) {
   const Recogniser whole_batch = Damaged(0, 128).recogniser();
-  EXPECT_EQ(whole_batch.skipped().size(), 128u);
-  const auto& [index, problem] = *whole_batch.skipped().begin();
+  EXPECT_EQ(whole_batch.skipped.size(), 128u);
+  const auto& [index, problem] = *whole_batch.skipped.begin();
   EXPECT_EQ(problem, cat("picture ", index, " is damaged"));
   // Others are held out in their place.
   const Recogniser all_held_out = Damaged(260, 300).recogniser();
-  EXPECT_EQ(all_held_out.skipped().size(), 40u);
-  EXPECT_GE(all_held_out.accuracy(), 0);  // not NaN
+  EXPECT_EQ(all_held_out.skipped.size(), 40u);
+  EXPECT_GE(all_held_out.accuracy, 0);  // not NaN
   EXPECT_NE(error_of([] { Damaged(0, 128).recogniser(false); }).find("is damaged"), std::string::npos);
   for (const auto& [begin, end] : {std::pair(0, 300), std::pair(0, 299), std::pair(1, 300)}) {
     const std::string error = error_of([&] { Damaged(begin, end).recogniser(); });

@@ -8,7 +8,6 @@
 #include <cerrno>
 #include <charconv>
 #include <cmath>
-#include <cstring>
 #include <fstream>
 #include <numeric>
 #include <optional>
@@ -19,8 +18,6 @@
 
 namespace startrail {
 namespace {
-
-using Value = std::variant<bool, int64_t, double, std::string>;
 
 constexpr size_t kColumns = 100;
 
@@ -132,10 +129,6 @@ std::string to_text(const Value& value) {
   return number.find_first_not_of("-0123456789") == std::string::npos ? number + ".0" : number;
 }
 
-Value present_value(const Setting& setting) {
-  return std::visit([](const auto* value) { return Value(*value); }, setting.value);
-}
-
 // "1 or more", "one of adam, muon", or "" when every value is valid.
 std::string range_of(const Setting& setting) {
   if (!setting.choices.empty()) return cat("one of ", join(setting.choices));
@@ -171,9 +164,17 @@ bool in_range(const Setting& setting, const Value& value) {
 }
 
 // A value that is not of the setting's type arrives as nothing.
-void assign(const Setting& setting, std::string_view place, const std::optional<Value>& value, std::string_view shown) {
+Value checked(const Setting& setting, std::string_view place, const std::optional<Value>& value,
+              std::string_view shown) {
   if (!value || !in_range(setting, *value)) throw wrong_value(setting, place, shown);
-  std::visit([&](auto* target) { *target = std::get<std::remove_pointer_t<decltype(target)>>(*value); }, setting.value);
+  return *value;
+}
+
+// In the setting's type, or nothing.
+std::optional<Value> fitted(const Setting& setting, const Value& value) {
+  if (const auto* whole = std::get_if<int64_t>(&value); whole && std::holds_alternative<double*>(setting.value))
+    return static_cast<double>(*whole);
+  return value.index() == setting.value.index() ? std::optional(value) : std::nullopt;
 }
 
 std::string shown(const toml::node& node) {
@@ -269,17 +270,17 @@ std::vector<std::string> wrap(const std::string& text, size_t columns) {
 
 }  // namespace
 
-void read_toml(const Settings& settings, const std::filesystem::path& file) {
+Overrides toml_overrides(const Settings& settings, const std::filesystem::path& file) {
   std::error_code ignored;  // a file that is not there is met when it is opened
   if (std::filesystem::is_directory(file, ignored))
     throw UserError(cat(file.string(), " is a folder: give a TOML file"));
   std::ifstream in(file, std::ios::binary);
-  if (!in) throw UserError(cat(file.string(), " cannot be read: ", std::strerror(errno)));
+  if (!in) throw_file_error(file.string(), "cannot be read", errno);
   const std::string text(std::istreambuf_iterator<char>(in), {});
-  read_toml_text(settings, text, file.string());
+  return text_overrides(settings, text, file.string());
 }
 
-void read_toml_text(const Settings& settings, std::string_view text, std::string_view where) {
+Overrides text_overrides(const Settings& settings, std::string_view text, std::string_view where) {
   toml::table document;
   try {
     document = toml::parse(text);
@@ -289,10 +290,11 @@ void read_toml_text(const Settings& settings, std::string_view text, std::string
   std::vector<Entry> entries;
   list_entries(settings, document, "", entries);
   std::sort(entries.begin(), entries.end(), [](const Entry& a, const Entry& b) { return a.position < b.position; });
+  Overrides overrides;
   for (const auto& [name, node, position] : entries) {
     const std::string place = cat(where, ":", position.line, ": ");
     if (const Setting* setting = find(settings, name))
-      assign(*setting, place, value_of(*setting, *node), shown(*node));
+      overrides[name] = checked(*setting, place, value_of(*setting, *node), shown(*node));
     else if (is_table(settings, name))
       throw UserError(cat(place, name, " = ", shown(*node), " is not valid: it must be a table, [", name, "]"));
     else if (node->is_table())
@@ -300,9 +302,10 @@ void read_toml_text(const Settings& settings, std::string_view text, std::string
     else
       throw unknown_setting(settings, place, name);
   }
+  return overrides;
 }
 
-void set_value(const Settings& settings, std::string_view assignment) {
+void add_override(Overrides& overrides, const Settings& settings, std::string_view assignment) {
   const size_t equals = assignment.find('=');
   const std::string_view name = trimmed(assignment.substr(0, equals));
   if (equals == std::string_view::npos || name.empty())
@@ -310,7 +313,39 @@ void set_value(const Settings& settings, std::string_view assignment) {
   const std::string_view text = trimmed(assignment.substr(equals + 1));
   const Setting* setting = find(settings, name);
   if (!setting) throw unknown_setting(settings, "--set ", name);
-  assign(*setting, "--set ", value_of(*setting, text), text);
+  overrides[setting->name] = checked(*setting, "--set ", value_of(*setting, text), text);
+}
+
+void set_values(const Settings& settings, const Overrides& overrides) {
+  for (const auto& [name, given] : overrides) {
+    const Setting& setting = find_setting(settings, name);
+    const Value value = checked(setting, "", fitted(setting, given), to_text(given));
+    std::visit([&](auto* target) { *target = std::get<std::remove_pointer_t<decltype(target)>>(value); },
+               setting.value);
+  }
+}
+
+void read_toml(const Settings& settings, const std::filesystem::path& file) {
+  set_values(settings, toml_overrides(settings, file));
+}
+
+void read_toml_text(const Settings& settings, std::string_view text, std::string_view where) {
+  set_values(settings, text_overrides(settings, text, where));
+}
+
+void set_value(const Settings& settings, std::string_view assignment) {
+  Overrides overrides;
+  add_override(overrides, settings, assignment);
+  set_values(settings, overrides);
+}
+
+const Setting& find_setting(const Settings& settings, std::string_view name) {
+  if (const Setting* setting = find(settings, name)) return *setting;
+  throw unknown_setting(settings, "", name);
+}
+
+Value present_value(const Setting& setting) {
+  return std::visit([](const auto* value) { return Value(*value); }, setting.value);
 }
 
 std::string value_text(const Setting& setting) { return to_text(present_value(setting)); }

@@ -1,10 +1,12 @@
 // Named settings bound to variables: read from TOML, overridden from the command line, documented and written back.
 // Knows nothing of training; config.cc declares the settings there are.
+// What is read is kept apart from the variables first, so that it is known which settings were given.
 #pragma once
 
 #include <cstdint>
 #include <filesystem>
 #include <limits>
+#include <map>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -21,14 +23,31 @@ struct Setting {
 };
 using Settings = std::vector<Setting>;
 
+using Value = std::variant<bool, int64_t, double, std::string>;
+
+// The settings that were given a value, by name. What is not in here was left open.
+using Overrides = std::map<std::string, Value>;
+
 // All of these throw UserError that names the place (file and line, or the --set), the setting, the rule it breaks and
-// the valid choices; for an unknown name the nearest valid one. Values before the wrong one are set already.
+// the valid choices; for an unknown name the nearest valid one.
+Overrides toml_overrides(const Settings& settings, const std::filesystem::path& file);
+Overrides text_overrides(const Settings& settings, std::string_view text, std::string_view where);
+// Adds "train.batch=4", the value as in TOML; but texts need no quotes, and whole numbers may be written as 1e6.
+void add_override(Overrides& overrides, const Settings& settings, std::string_view assignment);
+
+// Gives the variables these values; a whole number may stand for a number.
+void set_values(const Settings& settings, const Overrides& overrides);
+
+// The same in one: read, and given to the variables.
 void read_toml(const Settings& settings, const std::filesystem::path& file);
 void read_toml_text(const Settings& settings, std::string_view text, std::string_view where);
-// "train.batch=4", the value as in TOML; but texts need no quotes, and whole numbers may be written as 1e6.
 void set_value(const Settings& settings, std::string_view assignment);
 
-// Its present value as TOML writes it.
+// The setting of this name; UserError when there is none.
+const Setting& find_setting(const Settings& settings, std::string_view name);
+
+// Its present value, and as TOML writes it.
+Value present_value(const Setting& setting);
 std::string value_text(const Setting& setting);
 
 // Every setting as commented TOML with its present value: parses back to the same values.

@@ -1,22 +1,20 @@
 #include "startrail/train/loop/trainer.h"
 
 #include <ATen/ATen.h>
-#include <fcntl.h>
-#include <sys/file.h>
 #include <torch/csrc/autograd/autograd.h>
-#include <unistd.h>
 
-#include <cerrno>
 #include <chrono>
 #include <cmath>
-#include <cstring>
-#include <fstream>
-#include <nlohmann/json.hpp>
+#include <functional>
+#include <numeric>
 
 #include "startrail/base/error.h"
+#include "startrail/base/file.h"
+#include "startrail/base/trace.h"
 #include "startrail/run/comm/ranks.h"
 #include "startrail/run/memory.h"
-#include "startrail/run/trace.h"
+#include "startrail/train/loop/run_lock.h"
+#include "startrail/train/loop/validate.h"
 #include "startrail/train/model/weights.h"
 
 namespace startrail {
@@ -30,62 +28,12 @@ constexpr int64_t kTracedSteps = 3;  // enough to see the pattern; a long trace 
 
 double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
-// Keeps a second trainer out of a run's folder. The system lets go of it with the process, however that ends.
-class RunLock {
- public:
-  explicit RunLock(const fs::path& folder)
-      : file_(open((folder / ".lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644)) {
-    if (file_ < 0) throw UserError(cat(folder.string(), " cannot be written: ", std::strerror(errno)));
-    if (flock(file_, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK) return;  // or a file system without locks
-    close(file_);
-    throw UserError(cat(folder.string(), " is being trained in by another process: let it end or stop it first, or ",
-                        "set run.folder to another folder"));
-  }
-  ~RunLock() { close(file_); }
-  RunLock(const RunLock&) = delete;
-  RunLock& operator=(const RunLock&) = delete;
-
- private:
-  int file_;
-};
-
-// metrics.jsonl: one line per step, and one per validation, without those after the step a run goes on from.
-class Metrics {
- public:
-  Metrics(const fs::path& file, int64_t step) {
-    std::vector<std::string> kept;
-    if (std::ifstream old(file); old)
-      for (std::string line; std::getline(old, line);) {
-        const auto json = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
-        if (json.is_object() && json.value("step", int64_t{0}) <= step) kept.push_back(line);
-      }
-    // Under another name until it is whole: the old lines must outlive a kill.
-    const fs::path fresh = cat(file.string(), ".partial");
-    out_.open(fresh, std::ios::trunc);
-    for (const std::string& line : kept) out_ << line << "\n";
-    if (!out_.flush()) throw UserError(cat(file.string(), " cannot be written"));
-    fs::rename(fresh, file);
-  }
-  void write(const StepReport& report) {
-    const nlohmann::json json = {{"step", report.step},
-                                 {"loss", report.loss},
-                                 {"gradient_norm", report.gradient_norm},
-                                 {"learning_rate", report.learning_rate},
-                                 {"seconds", report.seconds},
-                                 {"tokens_per_second", report.tokens_per_second},
-                                 {"wait_share", report.wait_share},
-                                 {"peak_bytes", report.peak_bytes},
-                                 {"attention_bytes", report.attention.total()},
-                                 {"weight_bytes", report.weight_bytes}};
-    out_ << json.dump() << std::endl;
-  }
-  void write(int64_t step, double validation) {
-    out_ << nlohmann::json{{"step", step}, {"validation", validation}}.dump() << std::endl;
-  }
-
- private:
-  std::ofstream out_;
-};
+// The ranks that share a sequence with this one: neighbours.
+std::shared_ptr<Group> sequence_group(const Group& world, int size) {
+  std::vector<int> ranks(size);
+  std::iota(ranks.begin(), ranks.end(), world.rank() / size * size);
+  return world.part(ranks);
+}
 
 class RankTrainer {
  public:
@@ -93,23 +41,26 @@ class RankTrainer {
       : training_(training),
         config_(training.config),
         world_(world),
-        group_(world->part(world->rank() / sequence_ranks(config_) * sequence_ranks(config_), sequence_ranks(config_))),
+        group_(sequence_group(*world, sequence_ranks(config_))),
         memory_(std::move(memory)),
         model_(training.make_model()),
         row_(*model_, compute_type(config_)),
         optimizer_(*model_, row_, world, optimizer_options(config_)),
         attention_(attention_options(config_)) {
-    if (training_.save && world_->rank() == 0) {
+    // Nobody reads a folder that another process may be changing.
+    on_first([&] {
       fs::create_directories(config_.run.folder);
       lock_.emplace(config_.run.folder);
-    }
-    world_->barrier();  // nobody reads a folder that another process may be changing
+    });
     if (!training.checkpoint.empty()) {
-      state_ = read_state(training.checkpoint);
+      world_->control().agree([&] { state_ = read_state(training.checkpoint); });
       load_checkpoint(training.checkpoint, *model_, optimizer_, *world_);
       optimizer_.steps = state_.updates;
     } else if (!training.weights.empty()) {
-      optimizer_.set_weights(read_shard(open_weights(training.weights), *model_, optimizer_.shard()));
+      at::Tensor values;
+      world_->control().agree(
+          [&] { values = read_shard(open_weights(training.weights), *model_, optimizer_.shard()); });
+      optimizer_.set_weights(values);
     } else {
       optimizer_.set_weights(initial_values(*model_, static_cast<uint64_t>(config_.train.seed), optimizer_.shard()));
     }
@@ -121,10 +72,11 @@ class RankTrainer {
       if (!path->empty() && !(is_dit(config_) && *path == kShapes)) *path = fs::weakly_canonical(*path).string();
     state_.settings = to_toml(settings_of(written));
     state_.data = training.source->fingerprint();
-    if (training_.save && world_->rank() == 0) {
-      write_text(fs::path(config_.run.folder) / "config.toml", state_.settings);
-      metrics_.emplace(fs::path(config_.run.folder) / "metrics.jsonl", state_.step);
-    }
+    on_first([&] {
+      write_text(fs::path(config_.run.folder) / kSettingsFile, state_.settings);
+      metrics_.emplace(fs::path(config_.run.folder) / kMetricsFile, state_.step);
+      list_skipped();
+    });
   }
 
   TrainingResult run() {
@@ -143,6 +95,7 @@ class RankTrainer {
       if (!result.stopped && (due(config_.validate.every) || last)) report.validation = validation();
       if (report.validation) result.validation = report.validation;
       if (report.validation && metrics_) metrics_->write(report.step, *report.validation);
+      if (metrics_) list_skipped();
       result.losses.push_back(report.loss);
       result.bad_steps += bad_steps_ > 0;
       result.seconds += report.seconds;
@@ -157,40 +110,52 @@ class RankTrainer {
   }
 
  private:
+  // What the first rank does in the run's folder, if anything is saved: all go on when it is done, or none.
+  void on_first(const std::function<void()>& body) {
+    world_->control().agree([&] {
+      if (training_.save && world_->rank() == 0) body();
+    });
+  }
+
   void record(bool wanted) {
     if (training_.profile.empty()) return;
     if (wanted && !trace_) trace_ = std::make_shared<RankTrace>(world_->rank());
-    world_->record_to(wanted ? trace_ : nullptr);
-    group_->record_to(wanted ? trace_ : nullptr);
+    world_->meter().record_to(wanted ? trace_ : nullptr);
+    group_->meter().record_to(wanted ? trace_ : nullptr);
   }
 
   // Runs `body` and writes its span into the trace, if there is one.
   template <class Body>
   auto traced(const char* name, const Body& body) {
-    RankTrace* trace = world_->trace();
+    RankTrace* trace = world_->meter().trace();
     const double start = trace ? trace->now_us() : 0;
     auto result = body();
-    if (trace) trace->span(name, start);
+    if (trace) trace->add({name, start, trace->now_us()});
     return result;
+  }
+
+  // After every step in which there is more, so that the list of a run that is killed is whole.
+  void list_skipped() {
+    const auto problems = training_.source->skipped();
+    if (skipped_ == problems.size()) return;
+    skipped_ = problems.size();
+    write_skipped(config_.run.folder, problems);
   }
 
   bool due(int64_t every) const { return every > 0 && state_.step % every == 0; }
 
   StepReport step(bool& stopped) {
     const double start = now();
-    world_->reset_counts();
-    group_->reset_counts();
-    data_bytes_ = 0;
+    world_->meter().reset();
+    group_->meter().reset();
     const int64_t groups = config_.parallel.data_parallel, share = config_.train.batch / groups;
     const int64_t first = state_.examples + world_->rank() / group_->size() * share;
     // Gradients are scaled for a step in which every token counts, and put right below when some do not.
     const double nominal = static_cast<double>(config_.train.batch * config_.train.tokens);
     double sum = 0, count = 0;
     for (int64_t i = 0; i < share; ++i) {
-      const int64_t before = group_->counts().sent().total();
       const Example example =
-          traced("data", [&] { return training_.source->training(first + i, attention_.layout, *group_); });
-      data_bytes_ += group_->counts().sent().total() - before;
+          traced("data", [&] { return training_.source->training(first + i, attention_.order, *group_); });
       const Sequence sequence = make_sequence(example, attention_, group_, config_.train.recompute);
       const Loss loss = traced("forward", [&] { return model_->loss(example, sequence); });
       traced("backward", [&] {
@@ -220,16 +185,14 @@ class RankTrainer {
   // Loss over all ranks, and whether rank 0 was asked to stop.
   StepReport sum_up(double sum, double count, bool& stopped) {
     const bool stop = world_->rank() == 0 && training_.observer.stop && training_.observer.stop();
-    const at::Tensor mine = at::tensor({sum, count, stop ? 1.0 : 0.0}, at::kDouble);
     double total = 0;
     valid_tokens_ = 0;
-    const auto all = world_->all_gather(mine);
-    for (const at::Tensor& one : all) {
-      const auto* values = one.data_ptr<double>();
+    const auto all = world_->control().gather(std::vector{sum, count, stop ? 1.0 : 0.0});
+    for (const auto& values : all) {
       total += values[0];
       valid_tokens_ += values[1];
     }
-    stopped = all[0].data_ptr<double>()[2] != 0;
+    stopped = all[0][2] != 0;
     if (valid_tokens_ == 0)
       throw UserError(cat("step ", state_.step + 1, " has no token to predict: documents of one token only?"));
     StepReport report;
@@ -239,18 +202,14 @@ class RankTrainer {
 
   // Time, memory and bytes of the step just done, over all ranks.
   void measure(StepReport& report) {
-    Volume sent = group_->counts().sent();
-    sent[Traffic::gather] -= data_bytes_;
-    const double waited = group_->counts().wait_seconds() + world_->counts().wait_seconds();
-    const double weights = static_cast<double>(world_->counts().sent().total());
-    const at::Tensor mine =
-        at::tensor({waited, static_cast<double>(memory_->peak_bytes), weights, static_cast<double>(sent.total()),
-                    static_cast<double>(sent[Traffic::p2p]), static_cast<double>(sent[Traffic::gather]),
-                    static_cast<double>(sent[Traffic::merge]), static_cast<double>(sent[Traffic::all_to_all])},
-                   at::kDouble);
+    const Counts &attention = group_->meter().counts(), &weights = world_->meter().counts();
+    const Volume sent = attention.sent();
+    std::vector<double> mine{attention.wait_seconds() + weights.wait_seconds(),
+                             static_cast<double>(memory_->peak_bytes), static_cast<double>(weights.sent().total()),
+                             static_cast<double>(sent.total())};
+    for (Traffic kind : kTraffic) mine.push_back(static_cast<double>(sent[kind]));
     double busiest = -1;
-    for (const at::Tensor& one : world_->all_gather(mine)) {
-      const auto* values = one.data_ptr<double>();
+    for (const auto& values : world_->control().gather(mine)) {
       report.wait_share += values[0] / report.seconds / world_->size();
       report.peak_bytes = std::max(report.peak_bytes, static_cast<int64_t>(values[1]));
       report.weight_bytes = std::max(report.weight_bytes, static_cast<int64_t>(values[2]));
@@ -275,7 +234,7 @@ class RankTrainer {
   void save() {
     const at::Tensor& mine = optimizer_.weights();
     const bool finite = mine.numel() == 0 || std::isfinite(mine.abs().max().item<float>());
-    for (double one : world_->all_gather(finite ? 0.0 : 1.0))
+    for (double one : world_->control().gather(finite ? 0.0 : 1.0))
       if (one != 0) throw UserError(cat("the weights are not finite after step ", state_.step, kAdvice));
     state_.updates = optimizer_.steps;
     save_checkpoint(config_.run.folder, state_, *model_, optimizer_, *world_, config_.run.keep);
@@ -294,45 +253,15 @@ class RankTrainer {
   TrainingState state_;
   int64_t first_step_ = 0;
   int64_t static_bytes_ = 0;
-  int64_t data_bytes_ = 0;  // of a step: gathered by the source, not by attention
   double valid_tokens_ = 0;
   int bad_steps_ = 0;  // one after the other, up to now
   std::optional<RunLock> lock_;
   std::optional<Metrics> metrics_;
+  std::optional<size_t> skipped_;  // how many problems are listed
   std::shared_ptr<RankTrace> trace_;
 };
 
 }  // namespace
-
-Validation validate(const Model& model, const Source& source, const AttentionOptions& options, Group& world,
-                    const std::shared_ptr<Group>& group, int64_t buckets) {
-  const at::NoGradGuard no_grad;
-  const int groups = world.size() / group->size(), mine = world.rank() / group->size();
-  // Sums and counts: of all, then of each bucket.
-  at::Tensor sums = at::zeros({buckets + 1}, at::kDouble), counts = at::zeros({buckets + 1}, at::kDouble);
-  for (int64_t i = mine; i < source.validation_count(); i += groups) {
-    const std::optional<Example> example = source.validation(i, options.layout, *group);
-    if (!example) break;
-    const Sequence sequence = make_sequence(*example, options, group, false);
-    const Loss loss = model.loss(*example, sequence);
-    sums[0] += loss.sum;
-    counts[0] += loss.count;
-    if (buckets == 0) continue;
-    const at::Tensor place = (sequence.positions * buckets).floor_divide_(example->tokens) + 1;
-    sums.index_add_(0, place, loss.each.to(at::kDouble));
-    counts.index_add_(0, place, (example->target >= 0).to(at::kDouble));
-  }
-  const auto total = [&](const at::Tensor& t) {
-    at::Tensor sum = at::zeros_like(t);
-    for (const at::Tensor& one : world.all_gather(t)) sum.add_(one);
-    return sum;
-  };
-  const at::Tensor seen = total(counts), means = total(sums) / seen;
-  Validation result;
-  if (seen[0].item<double>() > 0) result.loss = means[0].item<double>();
-  for (int64_t i = 0; i < buckets; ++i) result.by_position.push_back(means[i + 1].item<double>());
-  return result;
-}
 
 TrainingResult train_rank(const Training& training, const std::shared_ptr<Group>& world) {
   const auto memory = std::make_shared<MemoryAccount>();

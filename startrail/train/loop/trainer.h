@@ -7,24 +7,12 @@
 #include <memory>
 #include <optional>
 
-#include "startrail/train/data/tokens/token_source.h"
+#include "startrail/train/data/source.h"
 #include "startrail/train/loop/checkpoint.h"
 #include "startrail/train/loop/config.h"
+#include "startrail/train/loop/metrics.h"
 
 namespace startrail {
-
-struct StepReport {
-  int64_t step = 0, steps = 0;  // done, and in all
-  double loss = 0;              // mean over the valid tokens of the step
-  double gradient_norm = 0, learning_rate = 0;
-  double seconds = 0;  // of this step
-  double tokens_per_second = 0;
-  double wait_share = 0;             // of the ranks' time, spent waiting for messages
-  int64_t peak_bytes = 0;            // tensor memory, of the rank with most so far
-  Volume attention;                  // bytes sent for attention by the busiest rank
-  int64_t weight_bytes = 0;          // bytes sent for gradients and weights by the busiest rank
-  std::optional<double> validation;  // when it was measured after this step
-};
 
 // Called by rank 0, from its thread.
 struct Observer {
@@ -34,14 +22,14 @@ struct Observer {
 };
 
 struct Training {
-  TrainConfig config;
-  std::function<std::unique_ptr<Model>()> make_model;  // one for each rank
-  std::shared_ptr<const Source> source;
-  std::filesystem::path weights;     // start from the weights in this folder, or
-  std::filesystem::path checkpoint;  // go on from this checkpoint; neither: from random weights
-  std::filesystem::path profile;     // write a trace of a few steps here
-  bool save = true;                  // checkpoints and metrics into config.run.folder
-  Observer observer;
+  TrainConfig config = {};
+  std::function<std::unique_ptr<Model>()> make_model = {};  // one for each rank
+  std::shared_ptr<const Source> source = {};
+  std::filesystem::path weights = {};     // start from the weights in this folder, or
+  std::filesystem::path checkpoint = {};  // go on from this checkpoint; neither: from random weights
+  std::filesystem::path profile = {};     // write a trace of a few steps here
+  bool save = true;                       // checkpoints and metrics into config.run.folder
+  Observer observer = {};
 };
 
 struct TrainingResult {
@@ -61,14 +49,5 @@ TrainingResult train_rank(const Training& training, const std::shared_ptr<Group>
 
 // All ranks as threads of this process. Returns rank 0's result.
 TrainingResult train(const Training& training);
-
-// Mean loss over the source's validation examples, and the mean by position: [buckets] of equal width.
-struct Validation {
-  std::optional<double> loss;  // nothing when there was nothing to predict
-  std::vector<double> by_position;
-};
-// Called by all ranks of `world`; `group` is the part of it that shares a sequence.
-Validation validate(const Model& model, const Source& source, const AttentionOptions& options, Group& world,
-                    const std::shared_ptr<Group>& group, int64_t buckets);
 
 }  // namespace startrail

@@ -56,7 +56,7 @@ Example whole_example(const PictureSource& source, int64_t index, bool training,
     const at::Tensor places = places_of({layout, mine.tokens, ranks}, group->rank());
     EXPECT_EQ(mine.input.size(0), places.size(0));
     for (int rank = 0; rank < ranks; ++rank) {
-      group->barrier();
+      group->control().barrier();
       if (group->rank() != rank) continue;
       if (rank == 0) {
         whole = mine;
@@ -71,7 +71,7 @@ Example whole_example(const PictureSource& source, int64_t index, bool training,
         EXPECT_EQ(whole.conditions[i].label, mine.conditions[i].label);
       }
     }
-    group->barrier();
+    group->control().barrier();
   });
   return whole;
 }

@@ -1,15 +1,14 @@
-// Which classes of a DiT's pictures are drawn, by `train` and `sample`.
+// Which classes of a DiT's pictures are drawn, and how clearly they are told.
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "startrail/train/model/dit_config.h"
 
-namespace startrail::cli {
-
-constexpr const char* kAlwaysTold = "was never trained without a class (data.class_dropout = 0)";
+namespace startrail {
 
 // Whether the model had data of this class, as far as it says.
 bool has_data(int64_t label, const DitConfig& shape);
@@ -24,4 +23,8 @@ std::vector<int64_t> usual_classes(const DitConfig& shape);
 // entries are names, and is refused otherwise. UserError also for what the model does not have.
 std::vector<int64_t> parse_classes(const std::string& text, const DitConfig& shape);
 
-}  // namespace startrail::cli
+// What guidance to draw with: as given, or 4 where the model has learned to draw without a class too and otherwise 1.
+// UserError for other than 1 where it has not.
+double guidance_of(const std::optional<double>& given, const DitConfig& shape);
+
+}  // namespace startrail

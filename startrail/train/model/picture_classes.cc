@@ -1,13 +1,15 @@
-#include "cli/picture_classes.h"
+#include "startrail/train/model/picture_classes.h"
 
 #include <algorithm>
-#include <optional>
+#include <cmath>
 
 #include "startrail/base/error.h"
 #include "startrail/base/text.h"
 
-namespace startrail::cli {
+namespace startrail {
 namespace {
+
+constexpr const char* kAlwaysTold = "was never trained without a class (data.class_dropout = 0)";
 
 std::string known_classes(const DitConfig& shape) {
   constexpr size_t kMost = 20;
@@ -73,4 +75,14 @@ std::vector<int64_t> parse_classes(const std::string& text, const DitConfig& sha
   return classes;
 }
 
-}  // namespace startrail::cli
+double guidance_of(const std::optional<double>& given, const DitConfig& shape) {
+  const bool guided = shape.classes > 0 && shape.guided;
+  if (!given) return guided ? 4 : 1;
+  if (!std::isfinite(*given)) throw UserError(cat("--guidance ", *given, " must be a number such as 4"));
+  if (!guided && *given != 1)
+    throw UserError(
+        cat("--guidance ", *given, " cannot be: this model ", shape.classes > 0 ? kAlwaysTold : "has no classes"));
+  return *given;
+}
+
+}  // namespace startrail

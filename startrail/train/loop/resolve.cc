@@ -1,8 +1,9 @@
-// The part of config.h that goes between settings and a model's shape.
+#include "startrail/train/loop/resolve.h"
+
 #include <algorithm>
+#include <cmath>
 
 #include "startrail/base/error.h"
-#include "startrail/train/loop/config.h"
 
 namespace startrail {
 namespace {
@@ -12,6 +13,18 @@ constexpr int64_t kUsualTokens = 4096;  // of a GPT's sequence
 // 0 leaves the preset's value.
 void set(int64_t& value, int64_t given) {
   if (given > 0) value = given;
+}
+
+Rope rope_of(const TrainConfig& config) {
+  const auto& m = config.model;
+  return {.type = m.rope_scaling,
+          .theta = m.rope_theta,
+          .factor = m.rope_factor,
+          .original_tokens = static_cast<double>(m.rope_original_tokens),
+          .low_frequency = m.rope_low_frequency,
+          .high_frequency = m.rope_high_frequency,
+          .beta_fast = m.rope_beta_fast,
+          .beta_slow = m.rope_beta_slow};
 }
 
 LlamaConfig llama_config(const TrainConfig& config) {
@@ -32,14 +45,7 @@ LlamaConfig llama_config(const TrainConfig& config) {
     throw UserError(cat("model.heads ", model.heads, " must divide model.dim ", model.dim, ", or set model.head_dim"));
   if (m.tied != "preset") model.tied = m.tied == "true";
   model.norm_eps = m.norm_eps;
-  model.rope = {.type = m.rope_scaling,
-                .theta = m.rope_theta,
-                .factor = m.rope_factor,
-                .original_tokens = static_cast<double>(m.rope_original_tokens),
-                .low_frequency = m.rope_low_frequency,
-                .high_frequency = m.rope_high_frequency,
-                .beta_fast = m.rope_beta_fast,
-                .beta_slow = m.rope_beta_slow};
+  model.rope = rope_of(config);
   model.max_tokens = config.train.tokens > 0 ? config.train.tokens : kUsualTokens;
   check_config(model);
   return model;
@@ -121,6 +127,63 @@ void set_shape(TrainConfig& config, const DitConfig& model) {
   m.norm_eps = model.norm_eps;
 }
 
+// A preset given beside a model that is there must be the model's own.
+void check_preset(const std::string& preset, const ModelConfig& held, const std::string& where) {
+  TrainConfig bare;
+  bare.model.preset = preset;
+  const Dimensions named = dimensions(model_config(bare)), there = dimensions(held);
+  if (is_dit(bare) != std::holds_alternative<DitConfig>(held) || named.dim != there.dim ||
+      named.layers != there.layers || named.heads != there.heads)
+    throw UserError(
+        cat("model.preset ", preset, " is not what ", where, " has: leave it out, the shape comes from there"));
+}
+
+// A value that asks for nothing: the preset's, or the data's.
+bool is_open(const std::string& name, const Value& value) {
+  if (const auto* whole = std::get_if<int64_t>(&value)) return *whole == (name == "model.classes" ? -1 : 0);
+  const auto* text = std::get_if<std::string>(&value);
+  return text && *text == "preset";
+}
+
+// Whether what was set changes the base's model. UserError where that may not be.
+bool changes_model(TrainConfig config, const Base& base, const Overrides& overrides) {
+  TrainConfig held = with_model(config, *base.model);
+  const Settings ours = settings_of(config), theirs = settings_of(held);
+  bool changed = false;
+  for (const auto& [name, given] : overrides) {
+    if (!name.starts_with("model.") || name == "model.preset") continue;
+    const Setting &now = find_setting(ours, name), &there = find_setting(theirs, name);
+    if (is_open(name, present_value(now)) || present_value(now) == present_value(there)) continue;
+    if (base.resumes || !(name.starts_with("model.rope_") || name == "model.objective"))
+      throw UserError(cat(
+          name, " = ", value_text(now), " is not what ", base.where, " has, ", value_text(there), ": leave it out",
+          base.resumes                                     ? ""
+          : std::holds_alternative<DitConfig>(*base.model) ? "; of a model's settings only objective can be changed"
+                                                           : "; of a model's settings only rope_... can be changed"));
+    changed = true;
+  }
+  return changed;
+}
+
+// The base's model with what was set.
+ModelConfig changed_model(const TrainConfig& config, const Base& base, const Overrides& overrides) {
+  const bool changed = changes_model(config, base, overrides);
+  ModelConfig model = *base.model;
+  if (auto* dit = std::get_if<DitConfig>(&model)) {
+    if (changed) dit->objective = config.model.objective;
+    return model;
+  }
+  auto& llama = std::get<LlamaConfig>(model);
+  if (changed) {
+    const double before = llama.rope.original_tokens;
+    llama.rope = rope_of(config);
+    if (llama.rope.original_tokens == 0) llama.rope.original_tokens = std::floor(before);
+  }
+  llama.max_tokens = std::max(llama.max_tokens, config.train.tokens);
+  check_config(model);
+  return model;
+}
+
 }  // namespace
 
 bool is_dit(const TrainConfig& config) { return config.model.preset.starts_with("dit-"); }
@@ -130,46 +193,36 @@ ModelConfig model_config(const TrainConfig& config) {
   return llama_config(config);
 }
 
-void set_model(TrainConfig& config, const ModelConfig& model) {
+TrainConfig with_model(TrainConfig config, const ModelConfig& model) {
   const bool dit = std::holds_alternative<DitConfig>(model);
   if (dit != is_dit(config)) config.model.preset = (dit ? dit_presets() : llama_presets()).front();
   std::visit([&](const auto& one) { set_shape(config, one); }, model);
+  return config;
 }
 
-void settle(TrainConfig& config, const ModelConfig& model) {
+Resolved resolve(const Base& base, const Overrides& overrides) {
+  TrainConfig config = base.model ? with_model(base.config, *base.model) : base.config;
+  const std::string preset = config.model.preset;
+  set_values(settings_of(config), overrides);
+  if (base.model && config.model.preset != preset) check_preset(config.model.preset, *base.model, base.where);
+  const ModelConfig model = base.model ? changed_model(config, base, overrides) : model_config(config);
+  check_settings(config);
   const auto* dit = std::get_if<DitConfig>(&model);
   if (config.run.folder.empty()) config.run.folder = dit ? "runs/dit" : "runs/gpt";
   if (config.train.tokens == 0) config.train.tokens = dit ? dit->tokens() : kUsualTokens;
+  return {std::move(config), model};
 }
 
-ModelConfig changed_model(const TrainConfig& config, const ModelConfig& held, const std::string& where, bool start) {
-  TrainConfig given = config, there = config;
-  set_model(there, held);
-  const Settings ours = settings_of(given), theirs = settings_of(there);
-  bool changed = false;
-  for (size_t i = 0; i < ours.size(); ++i) {
-    const std::string &name = ours[i].name, value = value_text(ours[i]), has = value_text(theirs[i]);
-    const bool left_open = name == "model.classes" ? value == "-1" : value == "0" || value == "\"preset\"";
-    if (!name.starts_with("model.") || name == "model.preset" || left_open || value == has) continue;
-    if (!start || !(name.starts_with("model.rope_") || name == "model.objective"))
-      throw UserError(cat(name, " = ", value, " is not what ", where, " has, ", has, ": leave it out",
-                          !start ? ""
-                          : std::holds_alternative<DitConfig>(held)
-                              ? "; of a model's settings only objective can be changed"
-                              : "; of a model's settings only rope_... can be changed"));
-    changed = true;
+std::string changes(const std::string& table, const Overrides& overrides, TrainConfig now, TrainConfig before) {
+  const Settings ours = settings_of(now), theirs = settings_of(before);
+  std::vector<std::string> found;
+  for (const auto& [name, given] : overrides) {
+    if (!name.starts_with(table)) continue;
+    const Setting &is = find_setting(ours, name), &was = find_setting(theirs, name);
+    if (present_value(is) != present_value(was))
+      found.push_back(cat(name, " is ", value_text(is), " and was ", value_text(was)));
   }
-  if (const auto* dit = std::get_if<DitConfig>(&held)) {
-    DitConfig model = *dit;
-    if (changed) model.objective = config.model.objective;
-    return model;
-  }
-  LlamaConfig model = std::get<LlamaConfig>(held);
-  if (changed && given.model.rope_original_tokens == 0)
-    given.model.rope_original_tokens = static_cast<int64_t>(model.rope.original_tokens);
-  if (changed) model.rope = llama_config(given).rope;
-  model.max_tokens = std::max(model.max_tokens, config.train.tokens);
-  return model;
+  return join(found);
 }
 
 }  // namespace startrail

@@ -1,9 +1,9 @@
-#include "cli/picture_grid.h"
+#include "startrail/train/data/pictures/picture_grid.h"
 
 #include <ATen/ATen.h>
 #include <algorithm>
 
-namespace startrail::cli {
+namespace startrail {
 
 at::Tensor picture_grid(const at::Tensor& pictures, int64_t columns) {
   constexpr int64_t kGap = 2;
@@ -19,4 +19,4 @@ at::Tensor picture_grid(const at::Tensor& pictures, int64_t columns) {
   return grid;
 }
 
-}  // namespace startrail::cli
+}  // namespace startrail

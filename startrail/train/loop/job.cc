@@ -1,0 +1,209 @@
+#include "startrail/train/loop/job.h"
+
+#include <cerrno>
+#include <cstdlib>
+
+#include "startrail/base/error.h"
+#include "startrail/base/file.h"
+#include "startrail/train/loop/estimate.h"
+#include "startrail/train/model/weights.h"
+
+namespace startrail {
+
+namespace fs = std::filesystem;
+
+TrainConfig run_config(const TrainingState& state, const fs::path& checkpoint) {
+  TrainConfig config;
+  read_toml_text(settings_of(config), state.settings, (checkpoint / kStateFile).string());
+  return config;
+}
+
+PictureSets open_picture_sets(const TrainConfig& config, const DitConfig& model) {
+  return {open_pictures(pictures_options(config, model)),
+          config.data.validation_path.empty() ? nullptr : open_pictures(pictures_options(config, model, true))};
+}
+
+void check_classes(const std::vector<std::string>& classes, const DitConfig& model, const fs::path& origin) {
+  if (!model.names.empty() && classes != model.names)
+    throw UserError(cat("the data has the classes ", join(classes), ", but ", origin.string(), " was trained on ",
+                        join(model.names), ": their numbers would mean other things"));
+}
+
+void check_bytes(const Corpus& data, const LlamaConfig& model, const fs::path& origin) {
+  if (data.is_bytes() && model.vocabulary != 256)
+    throw UserError(cat("the data is text, which is read as bytes, but ", origin.string(), " has a vocabulary of ",
+                        model.vocabulary, " tokens: give .bin files of its tokens"));
+}
+
+namespace {
+
+// A run and what is set on top of it: it goes on at the next of its examples, of the same data.
+struct Continued {
+  const TrainConfig& before;
+  const TrainingState& state;
+  const fs::path& checkpoint;
+  const Overrides& overrides;
+
+  // These settings number the examples.
+  void check_order(const TrainConfig& now) const {
+    for (const char* name : {"train.tokens", "train.seed"})
+      if (const std::string change = changes(name, overrides, now, before); !change.empty())
+        throw UserError(cat(change, ": it decides which data comes next, so it must stay when a run goes on; --from ",
+                            checkpoint.string(), " starts a new run from these weights"));
+  }
+
+  void check_data(const TrainConfig& now, const std::string& fingerprint) const {
+    if (state.data.starts_with(fingerprint) || now.data.allow_changed) return;
+    const std::string change = changes("data.", overrides, now, before);
+    throw UserError(cat("the data in ", now.data.path, " is not what it was at the checkpoint ", checkpoint.string(),
+                        change.empty() ? "" : cat(" (", change, ")"),
+                        ": restore it, or go on with --set data.allow_changed=true"));
+  }
+};
+
+// What a run writes must not become its data.
+void check_apart(const TrainConfig& config) {
+  if (is_dit(config) && config.data.path == kShapes) return;
+  if (fs::weakly_canonical(config.run.folder) == fs::weakly_canonical(config.data.path))
+    throw UserError(cat("run.folder ", config.run.folder, " is data.path too: what is written would become data; ",
+                        "give run.folder a folder of its own, which may lie in data.path"));
+}
+
+// What the data is, and what it says of the model: its vocabulary or classes where a new model leaves them open.
+struct Opened {
+  ModelConfig model;
+  std::shared_ptr<const Source> source;
+  std::shared_ptr<const TokenSource> tokens;
+  std::string fingerprint;  // of the training data
+};
+
+// `origin` is the folder that the model is from, "" for a new one.
+Opened open_source(const TrainConfig& config, DitConfig model, const fs::path& origin) {
+  const PictureSets sets = open_picture_sets(config, model);
+  const std::vector<std::string>& classes = sets.training->classes();
+  const bool is_new = origin.empty();
+  if (is_new && config.model.classes < 0) model.classes = classes.size() > 1 ? static_cast<int64_t>(classes.size()) : 0;
+  check_config(config, model);
+  check_classes(classes, model, origin);
+  if (model.classes > 0) model.names = classes;
+  model.guided = (!is_new && model.guided) || config.data.class_dropout > 0;
+  const auto source =
+      std::make_shared<const PictureSource>(sets.training, sets.held_out, model, picture_source_options(config, model));
+  return {model, source, nullptr, source->fingerprint()};
+}
+
+Opened open_source(const TrainConfig& config, LlamaConfig model, const fs::path& origin, bool starts) {
+  const Corpora data = open_data(corpus_options(config, model.vocabulary));
+  const bool bytes = data.training.is_bytes();
+  if (origin.empty() && config.model.vocabulary == 0 && bytes) model.vocabulary = 256;
+  check_config(config, model);
+  if (bytes && model.vocabulary < 256)
+    throw UserError(
+        cat("model.vocabulary ", model.vocabulary, " cannot hold bytes: give 256 or more, or leave it out"));
+  if (bytes && config.data.end_token >= 0)
+    throw UserError("data.end_token is for token files; a document of text ends by itself: leave it out");
+  if (starts) check_bytes(data.training, model, origin);
+  const auto source = std::make_shared<const TokenSource>(data, source_options(config));
+  return {model, source, source, data.training.fingerprint()};
+}
+
+Base read_base(const fs::path& checkpoint, const TrainingState& state, const fs::path& from) {
+  if (checkpoint.empty() && from.empty()) return {};
+  if (checkpoint.empty()) return {.model = read_config(from), .where = from.string()};
+  Base base{.config = run_config(state, checkpoint),
+            .model = read_config(checkpoint),
+            .where = checkpoint.string(),
+            .resumes = true};
+  // The run may have been moved since. A checkpoint that was copied out of its run has none around it.
+  if (checkpoint.parent_path().filename() == kCheckpointFolder)
+    base.config.run.folder = checkpoint.parent_path().parent_path().string();
+  return base;
+}
+
+Overrides read_overrides(const TrainRequest& request) {
+  TrainConfig defaults;
+  const Settings settings = settings_of(defaults);
+  Overrides overrides;
+  if (!request.config.empty()) overrides = toml_overrides(settings, request.config);
+  for (const std::string& set : request.sets) add_override(overrides, settings, set);
+  return overrides;
+}
+
+}  // namespace
+
+TrainJob make_job(const TrainRequest& request) {
+  if (!request.resume.empty() && (!request.config.empty() || !request.from.empty()))
+    throw UserError(
+        "--resume goes on with the run's own configuration and weights: leave out the config file and --from");
+  const fs::path checkpoint = request.resume.empty() ? "" : fs::canonical(find_checkpoint(request.resume));
+  const fs::path from = request.from.empty() ? "" : model_folder(request.from);
+  const TrainingState state = checkpoint.empty() ? TrainingState{} : read_state(checkpoint);
+  const Base base = read_base(checkpoint, state, from);
+  const Overrides overrides = read_overrides(request);
+  auto [config, model] = resolve(base, overrides);
+  if (config.data.path.empty())
+    throw UserError(cat("there is nothing to train on: give --set data.path=<",
+                        is_dit(config) ? "folder of pictures, or the word shapes" : "text file, folder or .bin",
+                        ">, or a config file"));
+  check_apart(config);
+  const auto* dit = std::get_if<DitConfig>(&model);
+  Opened data = dit ? open_source(config, *dit, base.where)
+                    : open_source(config, std::get<LlamaConfig>(model), base.where, !from.empty());
+  if (base.resumes) {
+    const Continued run{base.config, state, checkpoint, overrides};
+    run.check_order(config);
+    run.check_data(config, data.fingerprint);
+  }
+  config.data.allow_changed = false;  // it was for this start only
+  // Saved is what is trained.
+  return {with_model(config, data.model), data.model, data.source, data.tokens, checkpoint, from, state.step};
+}
+
+Training make_training(const TrainJob& job) {
+  return {.config = job.config,
+          .make_model = [model = job.model] { return make_model(model); },
+          .source = job.source,
+          .weights = job.from,
+          .checkpoint = job.checkpoint};
+}
+
+namespace {
+
+// A folder and a file are tried and gone again, since rights alone do not tell.
+void check_folder(const fs::path& folder) {
+  fs::path there = fs::weakly_canonical(folder);
+  while (!fs::exists(there) && there.has_relative_path()) there = there.parent_path();
+  std::string trial = (there / ".startrail-XXXXXX").string();
+  if (!mkdtemp(trial.data()))
+    throw_file_error(cat("run.folder ", folder.string()), cat("cannot be written: ", there.string()).c_str(), errno);
+  fs::remove(trial);
+}
+
+void check_profile(const fs::path& file, const fs::path& run) {
+  if (file.empty()) return;
+  const fs::path folder = fs::weakly_canonical(file).parent_path();
+  if (folder != fs::weakly_canonical(run)) check_writable(file, "--profile");  // that one is made when the run starts
+}
+
+}  // namespace
+
+void check_start(const TrainJob& job, const fs::path& profile, bool verify) {
+  const TrainConfig& config = job.config;
+  check_memory(config, job.model, available_memory());
+  const bool own = job.checkpoint.parent_path() == fs::weakly_canonical(config.run.folder) / kCheckpointFolder;
+  if (has_checkpoint(config.run.folder) && !own)
+    throw UserError(cat(config.run.folder, " already holds a run",
+                        job.checkpoint.empty() ? cat(": go on with --resume ", config.run.folder, ", or ")
+                                               : cat(", and ", job.checkpoint.string(), " is not of it: "),
+                        "set run.folder to another folder"));
+  if (job.step >= config.train.steps)
+    throw UserError(cat("the checkpoint is at step ", job.step, " and train.steps is ", config.train.steps,
+                        ": give more with --set train.steps=N"));
+  check_folder(config.run.folder);
+  check_profile(profile, config.run.folder);
+  // An empty shard of the weights: names and shapes are compared, nothing is read.
+  if (!job.from.empty()) read_shard(open_weights(job.from), *make_model(job.model), {});
+  if (verify && !job.checkpoint.empty()) verify_checkpoint(job.checkpoint);
+}
+
+}  // namespace startrail

@@ -1,0 +1,60 @@
+// A training run before it starts: settings, model and data, checked as far as can be before anything runs.
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "startrail/train/loop/resolve.h"
+#include "startrail/train/loop/trainer.h"
+
+namespace startrail {
+
+// What a user asks for. `config` is a TOML file; `from` a folder of weights to start from, `resume` a run or a
+// checkpoint to go on with, as model_folder and find_checkpoint take them; each may be "". `sets` override settings,
+// "train.tokens=8192".
+struct TrainRequest {
+  std::string config = {}, from = {}, resume = {};
+  std::vector<std::string> sets = {};
+};
+
+// What it comes to.
+struct TrainJob {
+  TrainConfig config;
+  ModelConfig model;
+  std::shared_ptr<const Source> source;
+  std::shared_ptr<const TokenSource> tokens;  // the same source, of a GPT
+  std::filesystem::path checkpoint;           // to go on from
+  std::filesystem::path from;                 // the folder of weights to start from, if given
+  int64_t step = 0;                           // done already
+};
+
+// Resolves the settings and opens the data. UserError for what is wrong with either, and for a run that would not go on
+// as it was.
+TrainJob make_job(const TrainRequest& request);
+
+// UserError for what would fail later: memory, folders, weights; `profile` as in Training. With `verify` a checkpoint
+// is compared with its checksums too, which otherwise the ranks do.
+void check_start(const TrainJob& job, const std::filesystem::path& profile = {}, bool verify = false);
+
+Training make_training(const TrainJob& job);
+
+// What the run that wrote this checkpoint was told.
+TrainConfig run_config(const TrainingState& state, const std::filesystem::path& checkpoint);
+
+// The pictures for training, and those held out, or null when they are a share of the first.
+struct PictureSets {
+  std::shared_ptr<const Pictures> training, held_out;
+};
+PictureSets open_picture_sets(const TrainConfig& config, const DitConfig& model);
+
+// UserError when the data's classes are not those that the model in `origin` was trained on, as far as it says: weights
+// know them by their numbers only.
+void check_classes(const std::vector<std::string>& classes, const DitConfig& model,
+                   const std::filesystem::path& origin);
+
+// UserError when text is given to a model of tokens.
+void check_bytes(const Corpus& data, const LlamaConfig& model, const std::filesystem::path& origin);
+
+}  // namespace startrail

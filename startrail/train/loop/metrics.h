@@ -1,0 +1,42 @@
+// What a step reports, and a run's record of it: metrics.jsonl, with one line per step and one per validation.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "startrail/plan/volume.h"
+
+namespace startrail {
+
+struct StepReport {
+  int64_t step = 0, steps = 0;  // done, and in all
+  double loss = 0;              // mean over the valid tokens of the step
+  double gradient_norm = 0, learning_rate = 0;
+  double seconds = 0;  // of this step
+  double tokens_per_second = 0;
+  double wait_share = 0;             // of the ranks' time, spent waiting for messages
+  int64_t peak_bytes = 0;            // tensor memory, of the rank with most so far
+  Volume attention;                  // bytes sent for attention by the busiest rank
+  int64_t weight_bytes = 0;          // bytes sent for gradients and weights by the busiest rank
+  std::optional<double> validation;  // when it was measured after this step
+};
+
+class Metrics {
+ public:
+  // Goes on with a file that is there, without the lines after `step`. UserError when it cannot be written.
+  Metrics(const std::filesystem::path& file, int64_t step);
+  void write(const StepReport& report);
+  void write(int64_t step, double validation);
+
+ private:
+  std::ofstream out_;
+};
+
+// Lists what a run could not use, in its skipped.txt; there is none when that is nothing.
+void write_skipped(const std::filesystem::path& run, const std::vector<std::string>& problems);
+
+}  // namespace startrail
