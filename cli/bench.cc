@@ -15,7 +15,7 @@
 #include "cli/spread.h"
 #include "startrail/base/error.h"
 #include "startrail/base/text.h"
-#include "startrail/run/kernel/flash_level.h"
+#include "startrail/run/kernel/cpu/level.h"
 #include "startrail/run/kernel/kernel.h"
 
 namespace startrail::cli {

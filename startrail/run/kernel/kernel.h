@@ -72,7 +72,7 @@ const Kernel& aten_kernel();
 // widened).
 const Kernel& flash_kernel();
 namespace flash {
-struct Level;  // flash_level.h
+struct Level;  // cpu/level.h
 }
 std::vector<std::string> flash_levels();  // of this processor, fastest first
 // The level in use: the one that the environment's STARTRAIL_ISA names, else the first. UserError when it is not there.

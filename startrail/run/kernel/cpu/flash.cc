@@ -14,7 +14,7 @@
 
 #include "startrail/base/error.h"
 #include "startrail/base/text.h"
-#include "startrail/run/kernel/flash_level.h"
+#include "startrail/run/kernel/cpu/level.h"
 #include "startrail/run/kernel/kernel.h"
 
 namespace startrail {

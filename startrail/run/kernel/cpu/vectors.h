@@ -6,7 +6,7 @@
 // Nothing of the standard library here: its inline functions, compiled for this level, could be linked in for all.
 #pragma once
 
-#include "startrail/run/kernel/flash_level.h"
+#include "startrail/run/kernel/cpu/level.h"
 
 namespace startrail::flash {
 namespace {  // one copy per level

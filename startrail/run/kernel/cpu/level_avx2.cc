@@ -1,8 +1,8 @@
 // AVX2 with FMA: 16 registers of 8 floats hold 6 x 2 vectors of sums, a broadcast and what it is multiplied with.
-#include "startrail/run/kernel/flash_level.h"
+#include "startrail/run/kernel/cpu/level.h"
 
 #ifdef __AVX2__
-#include "startrail/run/kernel/flash.h"
+#include "startrail/run/kernel/cpu/flash.h"
 
 namespace startrail::flash {
 namespace {

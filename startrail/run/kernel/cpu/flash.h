@@ -6,8 +6,8 @@
 // running (out, lse) is the softmax state itself (maximum lse, sum 1): adding a block to it needs no merging.
 #pragma once
 
-#include "startrail/run/kernel/masks.h"
-#include "startrail/run/kernel/rows.h"
+#include "startrail/run/kernel/cpu/masks.h"
+#include "startrail/run/kernel/cpu/rows.h"
 
 namespace startrail::flash {
 namespace {  // one copy per level
@@ -400,7 +400,7 @@ struct Flash : Masks<Level> {
     }
   }
 
-  // ---- What flash_level.h wants.
+  // ---- What level.h wants.
 
   static void run_forward(const Forward& work, int64_t begin, int64_t end, void* scratch) {
     if constexpr (kPairs)

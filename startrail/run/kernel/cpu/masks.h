@@ -1,7 +1,7 @@
 // Which keys a query row sees, and products over seen pairs only. Used by flash.h.
 #pragma once
 
-#include "startrail/run/kernel/vectors.h"
+#include "startrail/run/kernel/cpu/vectors.h"
 
 namespace startrail::flash {
 namespace {  // one copy per level

@@ -1,4 +1,4 @@
-#include "startrail/run/kernel/flash.h"
+#include "startrail/run/kernel/cpu/flash.h"
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
@@ -9,7 +9,7 @@
 #include <cmath>
 
 #include "startrail/base/error.h"
-#include "startrail/run/kernel/flash_fuzz.h"
+#include "startrail/run/kernel/cpu/flash_fuzz.h"
 #include "startrail/run/kernel/kernel_testing.h"
 
 namespace startrail {

@@ -1,5 +1,5 @@
 // Vectors of four floats, which every processor in use has or a compiler makes of what it has.
-#include "startrail/run/kernel/flash.h"
+#include "startrail/run/kernel/cpu/flash.h"
 
 namespace startrail::flash {
 namespace {

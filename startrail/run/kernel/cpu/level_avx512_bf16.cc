@@ -1,10 +1,10 @@
 // AVX-512 with BF16: a dot product of bfloat16 pairs does twice the work of a multiply-add.
-#include "startrail/run/kernel/flash_level.h"
+#include "startrail/run/kernel/cpu/level.h"
 
 #ifdef __AVX512BF16__
 #include <immintrin.h>
 
-#include "startrail/run/kernel/flash.h"
+#include "startrail/run/kernel/cpu/flash.h"
 
 namespace startrail::flash {
 namespace {

@@ -1,8 +1,8 @@
 // AVX-512: 32 registers of 16 floats.
-#include "startrail/run/kernel/flash_level.h"
+#include "startrail/run/kernel/cpu/level.h"
 
 #ifdef __AVX512F__
-#include "startrail/run/kernel/flash.h"
+#include "startrail/run/kernel/cpu/flash.h"
 
 namespace startrail::flash {
 namespace {

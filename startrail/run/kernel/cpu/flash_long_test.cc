@@ -3,7 +3,7 @@
 #include <iostream>
 #include <random>
 
-#include "startrail/run/kernel/flash_fuzz.h"
+#include "startrail/run/kernel/cpu/flash_fuzz.h"
 
 namespace startrail {
 namespace {

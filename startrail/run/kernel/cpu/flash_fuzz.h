@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "startrail/run/kernel/flash.h"
+#include "startrail/run/kernel/cpu/flash.h"
 #include "startrail/run/kernel/kernel_testing.h"
 
 namespace startrail {

@@ -1,12 +1,12 @@
-// What a processor level (flash_avx2.cc, ...) gives to flash.cc: attention of a few query rows to many keys, and the
-// gradients of a few keys from many query rows; and to a model's other parts the work of rows_level.h. Plain memory and
+// What a processor level (level_avx2.cc, ...) gives to flash.cc: attention of a few query rows to many keys, and the
+// gradients of a few keys from many query rows; and to a model's other parts the work of row_work.h. Plain memory and
 // plain types: these files are compiled for processors this machine may not be, so they share no inline code with the
 // rest of the program.
 #pragma once
 
 #include <cstdint>
 
-#include "startrail/run/kernel/rows_level.h"
+#include "startrail/run/kernel/cpu/row_work.h"
 
 namespace startrail::flash {
 

@@ -1,5 +1,5 @@
 // Each level's work on rows against plain code.
-#include "startrail/run/kernel/rows_level.h"
+#include "startrail/run/kernel/cpu/row_work.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
@@ -7,7 +7,7 @@
 #include <limits>
 
 #include "startrail/base/text.h"
-#include "startrail/run/kernel/flash_level.h"
+#include "startrail/run/kernel/cpu/level.h"
 #include "startrail/run/kernel/kernel.h"
 
 namespace startrail {
