@@ -9,7 +9,7 @@
 #include "startrail/run/kernel/cpu/masks.h"
 #include "startrail/run/kernel/cpu/rows.h"
 
-namespace startrail::flash {
+namespace startrail::cpu {
 namespace {  // one copy per level
 
 template <typename Level>
@@ -422,18 +422,18 @@ struct Flash : Masks<Level> {
                 2 * kLanes * dim) +
            64 * 16;
   }
-  static const startrail::flash::Level* level(const char* name) {
-    static const startrail::flash::Level made{name,
-                                              kLanes,
-                                              kBackwardRows,
-                                              run_forward,
-                                              forward_scratch_bytes,
-                                              run_backward,
-                                              backward_scratch_bytes,
-                                              RowsOf<Level>::work()};
+  static const startrail::cpu::Level* level(const char* name) {
+    static const startrail::cpu::Level made{name,
+                                            kLanes,
+                                            kBackwardRows,
+                                            run_forward,
+                                            forward_scratch_bytes,
+                                            run_backward,
+                                            backward_scratch_bytes,
+                                            RowsOf<Level>::work()};
     return &made;
   }
 };
 
 }  // namespace
-}  // namespace startrail::flash
+}  // namespace startrail::cpu

@@ -12,7 +12,7 @@ TEST(FlashKernel, MatchesTheReferenceOnThousandsOfRandomShapes) {
   const unsigned seed = std::random_device{}();
   std::cout << "seed " << seed << std::endl;
   for (const Tried& level : tried())
-    fuzz_flash(*level.kernel, level.pairs, level.name, seed, level.name == flash_levels()[0] ? 2000 : 500);
+    fuzz_flash(*level.kernel, level.pairs, level.name, seed, level.name == cpu::level_names()[0] ? 2000 : 500);
 }
 
 }  // namespace

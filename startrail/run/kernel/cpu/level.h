@@ -8,7 +8,7 @@
 
 #include "startrail/run/kernel/cpu/row_work.h"
 
-namespace startrail::flash {
+namespace startrail::cpu {
 
 constexpr int64_t kLargestDim = 1024;
 
@@ -88,4 +88,4 @@ const Level* avx512_level();
 const Level* avx2_level();
 const Level* portable_level();
 
-}  // namespace startrail::flash
+}  // namespace startrail::cpu

@@ -4,7 +4,7 @@
 #ifdef __AVX2__
 #include "startrail/run/kernel/cpu/flash.h"
 
-namespace startrail::flash {
+namespace startrail::cpu {
 namespace {
 
 struct Avx2 {
@@ -16,7 +16,7 @@ struct Avx2 {
 
 const Level* avx2_level() { return Flash<Avx2>::level("avx2"); }
 
-}  // namespace startrail::flash
+}  // namespace startrail::cpu
 #else
-const startrail::flash::Level* startrail::flash::avx2_level() { return nullptr; }
+const startrail::cpu::Level* startrail::cpu::avx2_level() { return nullptr; }
 #endif

@@ -4,7 +4,7 @@
 #ifdef __AVX512F__
 #include "startrail/run/kernel/cpu/flash.h"
 
-namespace startrail::flash {
+namespace startrail::cpu {
 namespace {
 
 struct Avx512 {
@@ -16,7 +16,7 @@ struct Avx512 {
 
 const Level* avx512_level() { return Flash<Avx512>::level("avx512"); }
 
-}  // namespace startrail::flash
+}  // namespace startrail::cpu
 #else
-const startrail::flash::Level* startrail::flash::avx512_level() { return nullptr; }
+const startrail::cpu::Level* startrail::cpu::avx512_level() { return nullptr; }
 #endif

@@ -6,7 +6,7 @@
 
 #include "startrail/run/kernel/cpu/flash.h"
 
-namespace startrail::flash {
+namespace startrail::cpu {
 namespace {
 
 struct Avx512Bf16 {
@@ -33,7 +33,7 @@ struct Avx512Bf16 {
 
 const Level* avx512_bf16_level() { return Flash<Avx512Bf16>::level("avx512bf16"); }
 
-}  // namespace startrail::flash
+}  // namespace startrail::cpu
 #else
-const startrail::flash::Level* startrail::flash::avx512_bf16_level() { return nullptr; }
+const startrail::cpu::Level* startrail::cpu::avx512_bf16_level() { return nullptr; }
 #endif

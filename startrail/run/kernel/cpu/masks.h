@@ -3,7 +3,7 @@
 
 #include "startrail/run/kernel/cpu/vectors.h"
 
-namespace startrail::flash {
+namespace startrail::cpu {
 namespace {  // one copy per level
 
 // No row sees a key outside [first, last).
@@ -128,4 +128,4 @@ struct Masks : Vectors<Level> {
 };
 
 }  // namespace
-}  // namespace startrail::flash
+}  // namespace startrail::cpu

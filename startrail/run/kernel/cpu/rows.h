@@ -5,7 +5,7 @@
 #include "startrail/run/kernel/cpu/row_work.h"
 #include "startrail/run/kernel/cpu/vectors.h"
 
-namespace startrail::flash {
+namespace startrail::cpu {
 namespace {  // one copy per level
 
 template <typename Level>
@@ -165,4 +165,4 @@ struct RowsOf : Vectors<Level> {
 };
 
 }  // namespace
-}  // namespace startrail::flash
+}  // namespace startrail::cpu

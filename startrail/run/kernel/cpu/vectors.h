@@ -8,7 +8,7 @@
 
 #include "startrail/run/kernel/cpu/level.h"
 
-namespace startrail::flash {
+namespace startrail::cpu {
 namespace {  // one copy per level
 
 #define STARTRAIL_INLINE inline __attribute__((always_inline))
@@ -384,4 +384,4 @@ struct Vectors {
 };
 
 }  // namespace
-}  // namespace startrail::flash
+}  // namespace startrail::cpu
