@@ -131,8 +131,7 @@ class FlashKernel : public Kernel {
     return round_up(bytes, 64) * std::min<int64_t>(tasks, threads);
   }
 
-  void attend(const AttendInput& input, Running& running) const override { attend(input, running, false); }
-  void attend(const AttendInput& input, Running& running, bool pack_only) const {
+  void attend(const AttendInput& input, Running& running) const override {
     if (input.q.size(2) == 0 || input.k.size(2) == 0) return;
     if (input.scale <= 0) return reference_kernel().attend(input, running);
     const Ranges ranges = make_ranges(input);
@@ -145,15 +144,12 @@ class FlashKernel : public Kernel {
             const int64_t begin = (blocks - 1 - task / groups) * block, batch = task % groups / size.key_heads,
                           head = task % size.key_heads;
             Forward work{problem_of(input, ranges, batch, head), float_rows_of(running.out, batch, head * group),
-                         float_rows_of(running.lse, batch, head * group), pack_only};
+                         float_rows_of(running.lse, batch, head * group)};
             level_.forward(work, begin, std::min(begin + block, size.queries), scratch);
           });
   }
 
   void attend_backward(const AttendBackwardInput& input, Gradients& gradients) const override {
-    attend_backward(input, gradients, false);
-  }
-  void attend_backward(const AttendBackwardInput& input, Gradients& gradients, bool pack_only) const {
     const AttendInput& forward = input.forward;
     if (forward.q.size(2) == 0 || forward.k.size(2) == 0) return;
     if (forward.scale <= 0) return reference_kernel().attend_backward(input, gradients);
@@ -203,8 +199,7 @@ class FlashKernel : public Kernel {
                               done.notify_all();
                             }
                           },
-                          &turn,
-                          pack_only};
+                          &turn};
             level_.backward(work, block.range, block.begin, block.end, scratch);
           });
   }
@@ -247,13 +242,6 @@ std::unique_ptr<Kernel> make_flash_kernel(const Level& level) { return std::make
 const Kernel& flash_kernel() {
   static const FlashKernel kernel(level());
   return kernel;
-}
-
-void flash_pack_only(const AttendInput& input, Running& running) {
-  static_cast<const FlashKernel&>(flash_kernel()).attend(input, running, true);
-}
-void flash_pack_only(const AttendBackwardInput& input, Gradients& gradients) {
-  static_cast<const FlashKernel&>(flash_kernel()).attend_backward(input, gradients, true);
 }
 
 }  // namespace startrail::cpu

@@ -183,7 +183,7 @@ TEST(FlashKernel, HasNoBitsOfThreads) {
 
 // At every 997th float there is between -87 and 0.
 TEST(FlashKernel, ExponentiatesToOneInTenMillion) {
-  using Plain = cpu::Flash<PairsTwin>;
+  using Plain = cpu::Vectors<PairsTwin>;
   double worst = 0;
   uint32_t bits = std::bit_cast<uint32_t>(-0x1p-30f);
   for (const uint32_t end = std::bit_cast<uint32_t>(-87.f); bits < end;) {

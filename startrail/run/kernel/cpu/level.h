@@ -55,7 +55,6 @@ struct Problem {
 struct Forward {
   Problem problem;
   FloatRows out, lse;  // the running result
-  bool pack_only;  // bring everything into the kernel's layout and back, and compute nothing: to see what that costs
 };
 
 struct Backward {
@@ -66,7 +65,6 @@ struct Backward {
   // Called before and after dq's rows of one head and query tile are added to, so that key blocks take turns.
   void (*turn)(void* context, int64_t head, int64_t tile, bool begin);
   void* context;
-  bool pack_only;  // as in Forward
 };
 
 struct Level {
@@ -80,6 +78,12 @@ struct Level {
   void (*backward)(const Backward& work, int64_t range, int64_t begin, int64_t end, void* scratch);
   int64_t (*backward_scratch_bytes)(int64_t dim, int64_t keys);
   RowWork rows;
+  // What forward and backward do to bring inputs into their layout and results back, without the work between: for
+  // benchmarks.
+  struct {
+    void (*forward)(const Forward& work, int64_t begin, int64_t end, void* scratch);
+    void (*backward)(const Backward& work, int64_t range, int64_t begin, int64_t end, void* scratch);
+  } packing;
 };
 
 // Null where the compiler does not have it; whether the processor does is the caller's to ask.

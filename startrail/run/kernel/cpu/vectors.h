@@ -32,6 +32,16 @@ STARTRAIL_INLINE uint32_t narrow(float x) {
   return (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
 }
 
+// Hands out scratch memory, in numbers of 4 bytes and whole cache lines.
+struct Taker {
+  char* free;
+  void* operator()(int64_t count) {
+    void* const taken = free;
+    free += round_up(count * 4, 64);
+    return taken;
+  }
+};
+
 // What the bfloat16 dot product of a processor does, in plain operations (but for denormals, which a processor takes
 // for 0): the twin on which a level with pairs is tested where the processor has none.
 template <int width>
