@@ -15,8 +15,7 @@
 #include "cli/spread.h"
 #include "startrail/base/error.h"
 #include "startrail/base/text.h"
-#include "startrail/run/kernel/flash_level.h"
-#include "startrail/run/kernel/kernel.h"
+#include "startrail/run/kernel/cpu/cpu.h"
 
 namespace startrail::cli {
 namespace {
@@ -76,7 +75,7 @@ nlohmann::json measure(const Shape& shape, int rounds) {
   };
   // As attention() does: results in float32, made anew, and delta as part of the backward pass. Its keys and values are
   // planes of one message, though, which have to be packed also where these, dense, are used in place.
-  const Kernel& kernel = flash_kernel();
+  const Kernel& kernel = cpu::flash_kernel();
   const AttendInput input{q, k, v, pieces, pieces, &band, scale};
   const at::TensorOptions wide(at::kFloat);
   Running running;
@@ -95,9 +94,13 @@ nlohmann::json measure(const Shape& shape, int rounds) {
   const auto product = [&] { at::mm(a, b); };
   const double product_work = 2 * std::pow(static_cast<double>(side), 3);
 
-  const auto packing = [&] { flash_pack_only(input, running); };
+  cpu::Level packs = cpu::level();
+  packs.forward = packs.packing.forward;
+  packs.backward = packs.packing.backward;
+  const auto packer = cpu::make_flash_kernel(packs);
+  const auto packing = [&] { packer->attend(input, running); };
   Gradients unchanged{at::zeros(q.sizes(), wide), at::zeros(k.sizes(), wide), at::zeros(v.sizes(), wide)};
-  const auto packing_backward = [&] { flash_pack_only({input, dout, running.lse, running.lse}, unchanged); };
+  const auto packing_backward = [&] { packer->attend_backward({input, dout, running.lse, running.lse}, unchanged); };
   const std::vector<std::function<void()>> turns{ours,    theirs,  ours_backward,   theirs_backward,
                                                  product, packing, packing_backward};
   std::vector<std::vector<double>> times(turns.size());
@@ -158,7 +161,7 @@ std::vector<Shape> shapes_of(const BenchFlags& flags) {
 void run(const BenchFlags& flags) {
   if (flags.rounds < 1) throw UserError("give 1 round or more");
   Progress progress("starting");
-  nlohmann::json report{{"level", flash_level().name}, {"rounds", flags.rounds}, {"results", nlohmann::json::array()}};
+  nlohmann::json report{{"level", cpu::level().name}, {"rounds", flags.rounds}, {"results", nlohmann::json::array()}};
   const std::vector<Shape> shapes = shapes_of(flags);
   if (!flags.json)
     std::cout

@@ -9,8 +9,7 @@
 #include "startrail/base/error.h"
 #include "startrail/base/text.h"
 #include "startrail/base/threads.h"
-#include "startrail/run/kernel/flash_level.h"
-#include "startrail/run/kernel/kernel.h"
+#include "startrail/run/kernel/cpu/cpu.h"
 
 namespace startrail::cli {
 namespace {
@@ -24,11 +23,11 @@ nlohmann::json examine() {
   report["threads"] = at::get_num_threads();
   report["backends"] = {{"local", true}, {"gloo", false}, {"nccl", false}};
   report["kernels"] = {"flash", "aten", "reference"};
-  const std::vector<std::string> levels = flash_levels();
+  const std::vector<std::string> levels = cpu::level_names();
   report["levels"] = levels;
   std::vector<std::string> missing;
   try {
-    report["level"] = flash_level().name;
+    report["level"] = cpu::level().name;
   } catch (const UserError& error) {
     report["level"] = "none";
     missing.push_back(error.what());

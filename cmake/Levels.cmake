@@ -1,6 +1,6 @@
 # The attention kernel's processor levels: one source, compiled for each; which one runs is decided at run time. They
 # contain no libtorch, so the precompiled header is not for them.
-set(_levels ${PROJECT_SOURCE_DIR}/startrail/run/kernel/flash_)
+set(_levels ${PROJECT_SOURCE_DIR}/startrail/run/kernel/cpu/level_)
 set(_options -ffp-contract=fast -fno-math-errno)
 set(_avx512 -mavx512f -mavx512bw -mavx512vl -mavx512dq -mfma)
 set_source_files_properties(

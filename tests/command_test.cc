@@ -6,7 +6,7 @@
 #include <string>
 
 #include "startrail/base/text.h"
-#include "startrail/run/kernel/kernel.h"
+#include "startrail/run/kernel/cpu/cpu.h"
 #include "tests/command.h"
 
 namespace startrail {
@@ -46,7 +46,7 @@ TEST(Command, AttendsWithEveryKindOfMask) {
 TEST(Command, IsRightOnEveryLevelItCanBeForcedTo) {
   const char* chosen = getenv("STARTRAIL_ISA");
   const std::string before = chosen ? chosen : "";
-  for (const std::string& level : flash_levels()) {
+  for (const std::string& level : cpu::level_names()) {
     setenv("STARTRAIL_ISA", level.c_str(), 1);
     for (const char* type : {"float32", "bfloat16"}) {
       const Ended ended =
@@ -66,8 +66,8 @@ TEST(Command, IsRightOnEveryLevelItCanBeForcedTo) {
   }
   setenv("STARTRAIL_ISA", "", 1);  // as if it were not set
   const auto doctor = nlohmann::json::parse(run_command("doctor --json").text);
-  EXPECT_EQ(doctor["level"], flash_levels().front());
-  EXPECT_EQ(doctor["levels"], nlohmann::json(flash_levels()));
+  EXPECT_EQ(doctor["level"], cpu::level_names().front());
+  EXPECT_EQ(doctor["levels"], nlohmann::json(cpu::level_names()));
   setenv("STARTRAIL_ISA", "sse9", 1);
   const auto still = nlohmann::json::parse(run_command("doctor --json").text);  // is for finding out what is wrong
   EXPECT_EQ(still["level"], "none");

@@ -30,10 +30,11 @@ int64_t expected_bytes(const Case& c, int rank) {
   const int slices = c.options.grid.heads;
   const auto pass_bytes = [&](Pass pass) {
     return peak_bytes(make_plan(c.options.grid, pass), rank, p, [&](const Step& attend) {
-      return flash_kernel().scratch_bytes(
-          {p.batch, p.heads / slices, key_heads_of_slice(p.key_heads, slices), p.queries.tokens(attend.in.chunks),
-           p.keys.tokens(attend.with.chunks), p.dim, p.element_bytes, pass != Pass::forward},
-          /*threads=*/1);
+      return choose_kernel("flash", at::kFloat, at::kCPU, p.dim)
+          .scratch_bytes(
+              {p.batch, p.heads / slices, key_heads_of_slice(p.key_heads, slices), p.queries.tokens(attend.in.chunks),
+               p.keys.tokens(attend.with.chunks), p.dim, p.element_bytes, pass != Pass::forward},
+              /*threads=*/1);
     });
   };
   const int64_t row = p.batch * p.dim * p.element_bytes;

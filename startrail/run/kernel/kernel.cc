@@ -4,13 +4,13 @@
 #include <limits>
 
 #include "startrail/base/error.h"
+#include "startrail/run/kernel/cpu/cpu.h"
 
 namespace startrail {
 
 const Kernel& choose_kernel(std::string_view name, at::ScalarType type, at::Device device, int64_t dim) {
-  // Fastest first; without wide vectors ATen's, whose products are a vendor's, is faster than ours.
-  std::vector<const Kernel*> all{&flash_kernel(), &aten_kernel(), &reference_kernel()};
-  if (flash_levels().size() == 1) std::swap(all[0], all[1]);
+  std::vector<const Kernel*> all = cpu::kernels();
+  all.push_back(&reference_kernel());
   for (const Kernel* kernel : all) {
     if (name != "auto" && name != kernel->name()) continue;
     if (kernel->fits(type, device, dim)) return *kernel;

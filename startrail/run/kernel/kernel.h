@@ -1,12 +1,12 @@
 // Tile kernels: attention of one query block to one key block, added to a running result. Used by the executor, which
 // does not know which kernel it calls. What a kernel must do is what the reference does; tests compare them.
+// A device's kernels lie in a folder named after it (cpu/), whose kernels() lists them, fastest first. cuda/ would join
+// as a second list in choose_kernel: each kernel's fits() says on which device it computes, and nothing else changes.
 #pragma once
 
 #include <functional>
-#include <memory>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include <ATen/core/Tensor.h>
 
@@ -66,22 +66,6 @@ class Kernel {
 // Plain tensor operations on any device, computed in the type of the running result: slow, obviously right, the
 // yardstick of the others.
 const Kernel& reference_kernel();
-// ATen's CPU flash attention per tile, computing in float32.
-const Kernel& aten_kernel();
-// Our own on the processor's vectors: float32, and bfloat16 (multiplied as such where the processor can, otherwise
-// widened).
-const Kernel& flash_kernel();
-namespace flash {
-struct Level;  // flash_level.h
-}
-std::vector<std::string> flash_levels();  // of this processor, fastest first
-// The level in use: the one that the environment's STARTRAIL_ISA names, else the first. UserError when it is not there.
-const flash::Level& flash_level();
-const flash::Level& flash_level(std::string_view name);  // "": the first
-std::unique_ptr<Kernel> make_flash_kernel(const flash::Level& level);
-// What flash_kernel() does to inputs before and after it computes, and nothing else: for benchmarks.
-void flash_pack_only(const AttendInput& input, Running& running);
-void flash_pack_only(const AttendBackwardInput& input, Gradients& gradients);
 
 // "auto": the fastest that fits. UserError when a named one does not fit or is not known.
 const Kernel& choose_kernel(std::string_view name, at::ScalarType type, at::Device device, int64_t dim);

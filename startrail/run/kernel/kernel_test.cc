@@ -8,52 +8,16 @@
 #include <memory>
 
 #include "startrail/base/error.h"
+#include "startrail/run/kernel/cpu/cpu.h"
 #include "startrail/run/kernel/kernel_testing.h"
 #include "startrail/run/memory.h"
 
 namespace startrail {
 namespace {
 
-TEST(AtenKernel, MatchesTheReferenceForEveryMaskAndLayout) {
-  for (Order order : {Order::contiguous, Order::zigzag, Order::striped})
-    for (int64_t tokens : {17, 100})
-      for (const Mask& mask : masks_of(tokens)) {
-        compare(aten_kernel(), {.mask = mask, .order = order, .tokens = tokens}, at::kFloat, 2e-6, "float32");
-        compare(aten_kernel(), {.mask = mask, .order = order, .tokens = tokens}, at::kBFloat16, 2e-6,
-                "bfloat16, computed in float32");
-      }
-}
-
-TEST(AtenKernel, MatchesForOddDimsAndHeads) {
-  for (int64_t dim : {1, 3, 8, 20, 64, 128, 256})
-    compare(aten_kernel(), {.mask = {.causal = true}, .dim = dim}, at::kFloat, 4e-6, cat("dim ", dim));
-  for (int64_t key_heads : {1, 2, 3, 6})
-    compare(aten_kernel(), {.mask = {.causal = true}, .heads = 6, .key_heads = key_heads}, at::kFloat, 2e-6,
-            cat("key heads ", key_heads));
-}
-
-TEST(AtenKernel, MatchesOnLongPiecesThatAreCut) {
-  for (const Mask& mask : masks_of(2400))
-    compare(aten_kernel(), {.mask = mask, .tokens = 2400, .heads = 1, .key_heads = 1, .dim = 8, .batch = 1}, at::kFloat,
-            4e-6, "long");
-}
-
-TEST(AtenKernel, KeepsTinyGradients) {
-  compare(aten_kernel(), {.mask = {.causal = true}, .dout_gain = 1e-25}, at::kFloat, 4e-6, "dout 1e-25");
-  compare(aten_kernel(), {.mask = {.causal = true}, .dout_gain = 0}, at::kFloat, 4e-6, "dout 0");
-}
-
-TEST(AtenKernel, StaysFiniteForLargeScores) {
-  const Case c{.mask = {.causal = true}, .gain = 1e4};
-  const Results got = run(aten_kernel(), c, at::kFloat, at::kFloat);
-  const Results truth = run(reference_kernel(), c, at::kDouble, at::kDouble);
-  for (const at::Tensor& t : {got.out, got.dq, got.dk, got.dv}) EXPECT_TRUE(at::isfinite(t).all().item<bool>());
-  expect_close(got.out, truth.out, 1e-2, "out");
-}
-
 TEST(Kernel, TakesEmptySides) {
   const Band band({}, 4, 4);
-  for (const Kernel* kernel : {&flash_kernel(), &aten_kernel(), &reference_kernel()}) {
+  for (const Kernel* kernel : {&cpu::flash_kernel(), &cpu::aten_kernel(), &reference_kernel()}) {
     const at::Tensor none = at::zeros({1, 2, 0, 8}), some = at::ones({1, 2, 4, 8});
     Running running{at::zeros({1, 2, 4, 8}), at::full({1, 2, 4}, -kInfinity)};
     kernel->attend({some, none, none, {{0, 4, 1}}, {}, &band, 1}, running);
@@ -117,11 +81,11 @@ void expect_scratch(const Kernel& kernel, double least) {
       }
 }
 
-TEST(AtenKernel, NeedsTheScratchItStates) { expect_scratch(aten_kernel(), 0.8); }
-TEST(FlashKernel, NeedsTheScratchItStates) { expect_scratch(flash_kernel(), 0.8); }
+TEST(AtenKernel, NeedsTheScratchItStates) { expect_scratch(cpu::aten_kernel(), 0.8); }
+TEST(FlashKernel, NeedsTheScratchItStates) { expect_scratch(cpu::flash_kernel(), 0.8); }
 
 TEST(Kernel, IsChosenByNameTypeAndDevice) {
-  EXPECT_EQ(choose_kernel("auto", at::kFloat, at::kCPU, 64).name(), flash_levels().size() > 1 ? "flash" : "aten");
+  EXPECT_EQ(choose_kernel("auto", at::kFloat, at::kCPU, 64).name(), cpu::level_names().size() > 1 ? "flash" : "aten");
   EXPECT_EQ(choose_kernel("flash", at::kBFloat16, at::kCPU, 64).name(), "flash");
   EXPECT_EQ(choose_kernel("auto", at::kDouble, at::kCPU, 64).name(), "reference");
   EXPECT_EQ(choose_kernel("auto", at::kFloat, at::Device(at::kCUDA, 0), 64).name(), "reference");

@@ -4,8 +4,7 @@
 #include <ATen/Parallel.h>
 #include <torch/csrc/autograd/custom_function.h>
 
-#include "startrail/run/kernel/flash_level.h"
-#include "startrail/run/kernel/kernel.h"
+#include "startrail/run/kernel/cpu/cpu.h"
 
 namespace startrail {
 namespace {
@@ -16,8 +15,7 @@ using torch::autograd::variable_list;
 
 // Whether matrices of this type are multiplied in it, or in float32.
 bool multiplies(const at::Tensor& x) {
-  static const bool bfloat16 = __builtin_cpu_supports("avx512bf16");
-  return x.scalar_type() != at::kBFloat16 || !x.is_cpu() || bfloat16;
+  return x.scalar_type() != at::kBFloat16 || !x.is_cpu() || cpu::multiplies_bfloat16();
 }
 
 // a * b, rounded once to the type of b; a may be widened already.
@@ -60,7 +58,7 @@ struct Embed : Function<Embed> {
   }
 };
 
-// Whether the processor's vectors do it in one pass (flash_level().rows). The rest of each function is for other types
+// Whether the processor's vectors do it in one pass (cpu::row_work()). The rest of each function is for other types
 // and devices.
 bool in_one_pass(const at::Tensor& x) {
   return x.is_cpu() && (x.scalar_type() == at::kFloat || x.scalar_type() == at::kBFloat16);
@@ -78,9 +76,9 @@ struct RmsNorm : Function<RmsNorm> {
     if (in_one_pass(x)) {
       const at::Tensor rows = x.contiguous(), gain = weight.contiguous();
       const at::Tensor inverse = at::empty({x.size(0), 1}, x.options().dtype(at::kFloat)), y = at::empty_like(rows);
-      const flash::NormRows work = norm_rows(rows, gain, inverse);
+      const cpu::NormRows work = norm_rows(rows, gain, inverse);
       share_rows(x.size(0), x.size(1), [&](int64_t begin, int64_t end) {
-        flash_level().rows.rms_norm(work, static_cast<float>(eps), y.data_ptr(), begin, end);
+        cpu::row_work().rms_norm(work, static_cast<float>(eps), y.data_ptr(), begin, end);
       });
       context->save_for_backward({rows, gain, inverse});
       return y;
@@ -99,12 +97,12 @@ struct RmsNorm : Function<RmsNorm> {
       constexpr int64_t kBlocks = 64;
       const int64_t rows = x.size(0), block = (rows + kBlocks - 1) / kBlocks;
       const at::Tensor sums = at::zeros({kBlocks, x.size(1)}, inverse.options());
-      const flash::NormRows work = norm_rows(x, weight, inverse);
+      const cpu::NormRows work = norm_rows(x, weight, inverse);
       share_rows(kBlocks, block * x.size(1), [&](int64_t first, int64_t last) {
         for (int64_t i = first; i < last; ++i)
-          flash_level().rows.rms_norm_backward(work, dy.const_data_ptr(), dx.data_ptr(),
-                                               sums.data_ptr<float>() + i * x.size(1), std::min(rows, i * block),
-                                               std::min(rows, (i + 1) * block));
+          cpu::row_work().rms_norm_backward(work, dy.const_data_ptr(), dx.data_ptr(),
+                                            sums.data_ptr<float>() + i * x.size(1), std::min(rows, i * block),
+                                            std::min(rows, (i + 1) * block));
       });
       return {dx, sums.sum(0).to(weight.scalar_type()), at::Tensor()};
     }
@@ -114,7 +112,7 @@ struct RmsNorm : Function<RmsNorm> {
     const at::Tensor dx = (dunit - unit * (dunit * unit).mean(-1, true)) * inverse;
     return {dx.to(x.scalar_type()), dweight.to(weight.scalar_type()), at::Tensor()};
   }
-  static flash::NormRows norm_rows(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& inverse) {
+  static cpu::NormRows norm_rows(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& inverse) {
     return {narrow(x), x.size(1), x.const_data_ptr(), weight.const_data_ptr(), inverse.data_ptr<float>()};
   }
 };
@@ -126,9 +124,9 @@ struct Swiglu : Function<Swiglu> {
       return at::silu(gate).mul_(up);
     }
     const at::Tensor gates = gate.contiguous(), ups = up.contiguous(), y = at::empty_like(gates);
-    const flash::GatedRow work{narrow(gates), gates.const_data_ptr(), ups.const_data_ptr()};
+    const cpu::GatedRow work{narrow(gates), gates.const_data_ptr(), ups.const_data_ptr()};
     share_rows(gates.numel(), 1,
-               [&](int64_t begin, int64_t end) { flash_level().rows.swiglu(work, y.data_ptr(), begin, end); });
+               [&](int64_t begin, int64_t end) { cpu::row_work().swiglu(work, y.data_ptr(), begin, end); });
     context->save_for_backward({gates, ups});
     return y;
   }
@@ -137,9 +135,9 @@ struct Swiglu : Function<Swiglu> {
     const at::Tensor &gate = saved[0], &up = saved[1];
     if (!in_one_pass(gate)) return {at::silu_backward(grads[0] * up, gate), at::silu(gate).mul_(grads[0])};
     const at::Tensor dy = grads[0].contiguous(), dgate = at::empty_like(gate), dup = at::empty_like(up);
-    const flash::GatedRow work{narrow(gate), gate.const_data_ptr(), up.const_data_ptr()};
+    const cpu::GatedRow work{narrow(gate), gate.const_data_ptr(), up.const_data_ptr()};
     share_rows(gate.numel(), 1, [&](int64_t begin, int64_t end) {
-      flash_level().rows.swiglu_backward(work, dy.const_data_ptr(), dgate.data_ptr(), dup.data_ptr(), begin, end);
+      cpu::row_work().swiglu_backward(work, dy.const_data_ptr(), dgate.data_ptr(), dup.data_ptr(), begin, end);
     });
     return {dgate, dup};
   }
@@ -150,17 +148,17 @@ at::Tensor rotated(const at::Tensor& x, const at::Tensor& cos, const at::Tensor&
   at::Tensor result = at::empty(x.sizes(), x.options());
   if (in_one_pass(x)) {
     const at::Tensor rows = x.stride(2) == 1 ? x : x.contiguous(), c = cos.contiguous(), s = sin.contiguous();
-    const flash::RotateRows work{narrow(x),
-                                 x.size(1),
-                                 x.size(2),
-                                 rows.const_data_ptr(),
-                                 rows.stride(0),
-                                 rows.stride(1),
-                                 c.const_data_ptr<float>(),
-                                 s.const_data_ptr<float>(),
-                                 sign};
+    const cpu::RotateRows work{narrow(x),
+                               x.size(1),
+                               x.size(2),
+                               rows.const_data_ptr(),
+                               rows.stride(0),
+                               rows.stride(1),
+                               c.const_data_ptr<float>(),
+                               s.const_data_ptr<float>(),
+                               sign};
     share_rows(x.size(0), x.size(1) * x.size(2),
-               [&](int64_t begin, int64_t end) { flash_level().rows.rotate(work, result.data_ptr(), begin, end); });
+               [&](int64_t begin, int64_t end) { cpu::row_work().rotate(work, result.data_ptr(), begin, end); });
     return result;
   }
   const at::Tensor wide = x.to(at::kFloat), c = cos.unsqueeze(1), s = sin.unsqueeze(1) * sign;

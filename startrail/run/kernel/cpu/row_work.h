@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-namespace startrail::flash {
+namespace startrail::cpu {
 
 // x [rows, dim] and its weight [dim]; inverse [rows] is 1 / rms(x), written in the forward pass.
 struct NormRows {
@@ -43,4 +43,4 @@ struct RowWork {
   void (*swiglu_backward)(const GatedRow& work, const void* dy, void* dgate, void* dup, int64_t begin, int64_t end);
 };
 
-}  // namespace startrail::flash
+}  // namespace startrail::cpu

@@ -1,11 +1,11 @@
-// The work of rows_level.h on vectors, once for all processor levels. A row is read from memory once: what it is read
+// The work of row_work.h on vectors, once for all processor levels. A row is read from memory once: what it is read
 // for again finds it in the first-level cache.
 #pragma once
 
-#include "startrail/run/kernel/rows_level.h"
-#include "startrail/run/kernel/vectors.h"
+#include "startrail/run/kernel/cpu/row_work.h"
+#include "startrail/run/kernel/cpu/vectors.h"
 
-namespace startrail::flash {
+namespace startrail::cpu {
 namespace {  // one copy per level
 
 template <typename Level>
@@ -165,4 +165,4 @@ struct RowsOf : Vectors<Level> {
 };
 
 }  // namespace
-}  // namespace startrail::flash
+}  // namespace startrail::cpu

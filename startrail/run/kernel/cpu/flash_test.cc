@@ -1,4 +1,4 @@
-#include "startrail/run/kernel/flash.h"
+#include "startrail/run/kernel/cpu/flash.h"
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
@@ -9,7 +9,7 @@
 #include <cmath>
 
 #include "startrail/base/error.h"
-#include "startrail/run/kernel/flash_fuzz.h"
+#include "startrail/run/kernel/cpu/flash_fuzz.h"
 #include "startrail/run/kernel/kernel_testing.h"
 
 namespace startrail {
@@ -183,7 +183,7 @@ TEST(FlashKernel, HasNoBitsOfThreads) {
 
 // At every 997th float there is between -87 and 0.
 TEST(FlashKernel, ExponentiatesToOneInTenMillion) {
-  using Plain = flash::Flash<PairsTwin>;
+  using Plain = cpu::Vectors<PairsTwin>;
   double worst = 0;
   uint32_t bits = std::bit_cast<uint32_t>(-0x1p-30f);
   for (const uint32_t end = std::bit_cast<uint32_t>(-87.f); bits < end;) {
@@ -216,10 +216,10 @@ TEST(FlashKernel, EndsWithTheErrorOfItsCaller) {
                             if (++calls == 4) throw ClusterError("rank 3 left");
                           }};
   Running running{at::zeros({1, 2, 3000, 16}), at::full({1, 2, 3000}, -kInfinity)};
-  EXPECT_THROW(flash_kernel().attend(input, running), ClusterError);
+  EXPECT_THROW(cpu::flash_kernel().attend(input, running), ClusterError);
   calls = 0;
   Gradients gradients{at::zeros(t.sizes()), at::zeros(t.sizes()), at::zeros(t.sizes())};
-  EXPECT_THROW(flash_kernel().attend_backward({input, t, running.lse, running.lse}, gradients), ClusterError);
+  EXPECT_THROW(cpu::flash_kernel().attend_backward({input, t, running.lse, running.lse}, gradients), ClusterError);
 }
 
 // Norms of errors against float64, beside those of PyTorch's own kernel on the same inputs.
@@ -293,20 +293,20 @@ TEST(FlashKernel, RefusesInputsOfDifferentTypes) {
   const Pieces all{{0, 4}};
   Running running{at::zeros(wide.sizes()), at::full({1, 1, 4}, -kInfinity)};
   Gradients g{at::zeros(wide.sizes()), at::zeros(wide.sizes()), at::zeros(wide.sizes())};
-  EXPECT_THROW(flash_kernel().attend({wide, narrow, wide, all, all, &band, 1}, running), std::logic_error);
-  EXPECT_THROW(flash_kernel().attend({wide, wide, narrow, all, all, &band, 1}, running), std::logic_error);
-  EXPECT_THROW(
-      flash_kernel().attend_backward({{wide, wide, wide, all, all, &band, 1}, narrow, running.lse, running.lse}, g),
-      std::logic_error);
+  EXPECT_THROW(cpu::flash_kernel().attend({wide, narrow, wide, all, all, &band, 1}, running), InternalError);
+  EXPECT_THROW(cpu::flash_kernel().attend({wide, wide, narrow, all, all, &band, 1}, running), InternalError);
+  EXPECT_THROW(cpu::flash_kernel().attend_backward(
+                   {{wide, wide, wide, all, all, &band, 1}, narrow, running.lse, running.lse}, g),
+               InternalError);
 }
 
 TEST(FlashKernel, RefusesALevelThatIsNotThere) {
   try {
-    flash_level("sse9");
+    cpu::level("sse9");
     FAIL();
   } catch (const UserError& error) {
     EXPECT_EQ(std::string(error.what()),
-              cat("STARTRAIL_ISA=sse9 is not a level of this processor; valid levels: ", join(flash_levels())));
+              cat("STARTRAIL_ISA=sse9 is not a level of this processor; valid levels: ", join(cpu::level_names())));
   }
 }
 

@@ -1,9 +1,9 @@
 // Which keys a query row sees, and products over seen pairs only. Used by flash.h.
 #pragma once
 
-#include "startrail/run/kernel/vectors.h"
+#include "startrail/run/kernel/cpu/vectors.h"
 
-namespace startrail::flash {
+namespace startrail::cpu {
 namespace {  // one copy per level
 
 // No row sees a key outside [first, last).
@@ -128,4 +128,4 @@ struct Masks : Vectors<Level> {
 };
 
 }  // namespace
-}  // namespace startrail::flash
+}  // namespace startrail::cpu

@@ -9,22 +9,14 @@
 #include <ATen/Parallel.h>
 #include <algorithm>
 #include <atomic>
-#include <cstdlib>
 #include <limits>
 
 #include "startrail/base/error.h"
 #include "startrail/base/text.h"
-#include "startrail/run/kernel/flash_level.h"
-#include "startrail/run/kernel/kernel.h"
+#include "startrail/run/kernel/cpu/cpu.h"
 
-namespace startrail {
+namespace startrail::cpu {
 namespace {
-
-using flash::even_step;
-using flash::KeyRange;
-using flash::Level;
-using flash::longest_step;
-using flash::round_up;
 
 constexpr int64_t kTaskRows = 1024;  // query rows of a forward task: keys are packed again for each
 // Keys of a backward task: few enough that they and their gradients stay in the second-level cache, and enough to pay
@@ -73,22 +65,20 @@ Ranges make_ranges(const AttendInput& input) {
   return made;
 }
 
-void expect_dense(const at::Tensor& t) {
-  if (t.size(-1) > 1 && t.stride(-1) != 1) throw std::logic_error("attention kernel: the last dimension is not dense");
-}
+void expect_dense(const at::Tensor& t) { STARTRAIL_CHECK(t.size(-1) <= 1 || t.stride(-1) == 1, t.strides()); }
 
 void expect_type(const at::Tensor& t, const at::Tensor& q) {
-  if (t.scalar_type() != q.scalar_type()) throw std::logic_error("attention kernel: inputs of different types");
+  STARTRAIL_CHECK(t.scalar_type() == q.scalar_type(), t.scalar_type());
 }
 
-flash::Rows rows_of(const at::Tensor& t, int64_t batch, int64_t head) {
+Rows rows_of(const at::Tensor& t, int64_t batch, int64_t head) {
   expect_dense(t);
   const int64_t at = batch * t.stride(0) + head * t.stride(1);
   return {static_cast<const char*>(t.const_data_ptr()) + at * t.element_size(), t.stride(2), t.stride(1)};
 }
 
 // Also of [batch, heads, rows].
-flash::FloatRows float_rows_of(const at::Tensor& t, int64_t batch, int64_t head) {
+FloatRows float_rows_of(const at::Tensor& t, int64_t batch, int64_t head) {
   if (t.dim() == 4) expect_dense(t);
   return {t.data_ptr<float>() + batch * t.stride(0) + head * t.stride(1), t.stride(2), t.stride(1)};
 }
@@ -129,7 +119,7 @@ class FlashKernel : public Kernel {
 
   std::string name() const override { return "flash"; }
   bool fits(at::ScalarType type, at::Device device, int64_t dim) const override {
-    return device.is_cpu() && dim <= flash::kLargestDim && (type == at::kFloat || type == at::kBFloat16);
+    return device.is_cpu() && dim <= kLargestDim && (type == at::kFloat || type == at::kBFloat16);
   }
   int64_t scratch_bytes(const CallSize& size, int threads) const override {
     const int64_t group = size.heads / size.key_heads;
@@ -141,8 +131,7 @@ class FlashKernel : public Kernel {
     return round_up(bytes, 64) * std::min<int64_t>(tasks, threads);
   }
 
-  void attend(const AttendInput& input, Running& running) const override { attend(input, running, false); }
-  void attend(const AttendInput& input, Running& running, bool pack_only) const {
+  void attend(const AttendInput& input, Running& running) const override {
     if (input.q.size(2) == 0 || input.k.size(2) == 0) return;
     if (input.scale <= 0) return reference_kernel().attend(input, running);
     const Ranges ranges = make_ranges(input);
@@ -154,16 +143,13 @@ class FlashKernel : public Kernel {
             // The last rows first: with a causal mask they are the most work.
             const int64_t begin = (blocks - 1 - task / groups) * block, batch = task % groups / size.key_heads,
                           head = task % size.key_heads;
-            flash::Forward work{problem_of(input, ranges, batch, head), float_rows_of(running.out, batch, head * group),
-                                float_rows_of(running.lse, batch, head * group), pack_only};
+            Forward work{problem_of(input, ranges, batch, head), float_rows_of(running.out, batch, head * group),
+                         float_rows_of(running.lse, batch, head * group)};
             level_.forward(work, begin, std::min(begin + block, size.queries), scratch);
           });
   }
 
   void attend_backward(const AttendBackwardInput& input, Gradients& gradients) const override {
-    attend_backward(input, gradients, false);
-  }
-  void attend_backward(const AttendBackwardInput& input, Gradients& gradients, bool pack_only) const {
     const AttendInput& forward = input.forward;
     if (forward.q.size(2) == 0 || forward.k.size(2) == 0) return;
     if (forward.scale <= 0) return reference_kernel().attend_backward(input, gradients);
@@ -196,25 +182,24 @@ class FlashKernel : public Kernel {
             Turn turn{&done[static_cast<size_t>(task % groups * group * tiles)], tiles,
                       static_cast<int32_t>(task / groups)};
             const auto rows = [&](const at::Tensor& t) { return float_rows_of(t, batch, head * group); };
-            flash::Backward work{problem_of(forward, ranges, batch, head),
-                                 rows_of(input.dout, batch, head * group),
-                                 rows(input.lse),
-                                 rows(input.delta),
-                                 rows(gradients.dq),
-                                 float_rows_of(gradients.dk, batch, head),
-                                 float_rows_of(gradients.dv, batch, head),
-                                 [](void* context, int64_t head, int64_t tile, bool begin) {
-                                   const Turn& turn = *static_cast<const Turn*>(context);
-                                   std::atomic<int32_t>& done = turn.done[head * turn.tiles + tile];
-                                   if (begin) {
-                                     for (int32_t now = done; now != turn.block; now = done) done.wait(now);
-                                   } else {
-                                     done = turn.block + 1;
-                                     done.notify_all();
-                                   }
-                                 },
-                                 &turn,
-                                 pack_only};
+            Backward work{problem_of(forward, ranges, batch, head),
+                          rows_of(input.dout, batch, head * group),
+                          rows(input.lse),
+                          rows(input.delta),
+                          rows(gradients.dq),
+                          float_rows_of(gradients.dk, batch, head),
+                          float_rows_of(gradients.dv, batch, head),
+                          [](void* context, int64_t head, int64_t tile, bool begin) {
+                            const Turn& turn = *static_cast<const Turn*>(context);
+                            std::atomic<int32_t>& done = turn.done[head * turn.tiles + tile];
+                            if (begin) {
+                              for (int32_t now = done; now != turn.block; now = done) done.wait(now);
+                            } else {
+                              done = turn.block + 1;
+                              done.notify_all();
+                            }
+                          },
+                          &turn};
             level_.backward(work, block.range, block.begin, block.end, scratch);
           });
   }
@@ -231,7 +216,7 @@ class FlashKernel : public Kernel {
             backward};
   }
 
-  static flash::Problem problem_of(const AttendInput& input, const Ranges& ranges, int64_t batch, int64_t head) {
+  static Problem problem_of(const AttendInput& input, const Ranges& ranges, int64_t batch, int64_t head) {
     const int64_t group = input.q.size(1) / input.k.size(1);
     expect_type(input.k, input.q);
     expect_type(input.v, input.q);
@@ -250,57 +235,13 @@ class FlashKernel : public Kernel {
   const Level& level_;
 };
 
-// Those that this build and this processor have, fastest first.
-std::vector<const Level*> levels() {
-#if defined(__x86_64__)
-  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-  const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-                      __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
-  const bool bf16 = avx512 && __builtin_cpu_supports("avx512bf16");
-#else
-  const bool avx2 = false, avx512 = false, bf16 = false;
-#endif
-  std::vector<const Level*> all{bf16 ? flash::avx512_bf16_level() : nullptr, avx512 ? flash::avx512_level() : nullptr,
-                                avx2 ? flash::avx2_level() : nullptr, flash::portable_level()};
-  std::erase(all, nullptr);
-  return all;
-}
-
 }  // namespace
-
-std::vector<std::string> flash_levels() {
-  std::vector<std::string> names;
-  for (const Level* each : levels()) names.push_back(each->name);
-  return names;
-}
-
-const Level& flash_level(std::string_view name) {
-  for (const Level* each : levels())
-    if (name.empty() || name == each->name) return *each;
-  throw UserError(
-      cat("STARTRAIL_ISA=", name, " is not a level of this processor; valid levels: ", join(flash_levels())));
-}
-
-const Level& flash_level() {
-  static const Level& level = []() -> const Level& {
-    const char* chosen = std::getenv("STARTRAIL_ISA");
-    return flash_level(chosen ? chosen : "");
-  }();
-  return level;
-}
 
 std::unique_ptr<Kernel> make_flash_kernel(const Level& level) { return std::make_unique<FlashKernel>(level); }
 
 const Kernel& flash_kernel() {
-  static const FlashKernel kernel(flash_level());
+  static const FlashKernel kernel(level());
   return kernel;
 }
 
-void flash_pack_only(const AttendInput& input, Running& running) {
-  static_cast<const FlashKernel&>(flash_kernel()).attend(input, running, true);
-}
-void flash_pack_only(const AttendBackwardInput& input, Gradients& gradients) {
-  static_cast<const FlashKernel&>(flash_kernel()).attend_backward(input, gradients, true);
-}
-
-}  // namespace startrail
+}  // namespace startrail::cpu

@@ -1,14 +1,14 @@
-// What a processor level (flash_avx2.cc, ...) gives to flash.cc: attention of a few query rows to many keys, and the
-// gradients of a few keys from many query rows; and to a model's other parts the work of rows_level.h. Plain memory and
+// What a processor level (level_avx2.cc, ...) gives to flash.cc: attention of a few query rows to many keys, and the
+// gradients of a few keys from many query rows; and to a model's other parts the work of row_work.h. Plain memory and
 // plain types: these files are compiled for processors this machine may not be, so they share no inline code with the
 // rest of the program.
 #pragma once
 
 #include <cstdint>
 
-#include "startrail/run/kernel/rows_level.h"
+#include "startrail/run/kernel/cpu/row_work.h"
 
-namespace startrail::flash {
+namespace startrail::cpu {
 
 constexpr int64_t kLargestDim = 1024;
 
@@ -55,7 +55,6 @@ struct Problem {
 struct Forward {
   Problem problem;
   FloatRows out, lse;  // the running result
-  bool pack_only;  // bring everything into the kernel's layout and back, and compute nothing: to see what that costs
 };
 
 struct Backward {
@@ -66,7 +65,6 @@ struct Backward {
   // Called before and after dq's rows of one head and query tile are added to, so that key blocks take turns.
   void (*turn)(void* context, int64_t head, int64_t tile, bool begin);
   void* context;
-  bool pack_only;  // as in Forward
 };
 
 struct Level {
@@ -80,6 +78,12 @@ struct Level {
   void (*backward)(const Backward& work, int64_t range, int64_t begin, int64_t end, void* scratch);
   int64_t (*backward_scratch_bytes)(int64_t dim, int64_t keys);
   RowWork rows;
+  // What forward and backward do to bring inputs into their layout and results back, without the work between: for
+  // benchmarks.
+  struct {
+    void (*forward)(const Forward& work, int64_t begin, int64_t end, void* scratch);
+    void (*backward)(const Backward& work, int64_t range, int64_t begin, int64_t end, void* scratch);
+  } packing;
 };
 
 // Null where the compiler does not have it; whether the processor does is the caller's to ask.
@@ -88,4 +92,4 @@ const Level* avx512_level();
 const Level* avx2_level();
 const Level* portable_level();
 
-}  // namespace startrail::flash
+}  // namespace startrail::cpu

@@ -1,5 +1,5 @@
 // Each level's work on rows against plain code.
-#include "startrail/run/kernel/rows_level.h"
+#include "startrail/run/kernel/cpu/row_work.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
@@ -7,14 +7,13 @@
 #include <limits>
 
 #include "startrail/base/text.h"
-#include "startrail/run/kernel/flash_level.h"
-#include "startrail/run/kernel/kernel.h"
+#include "startrail/run/kernel/cpu/cpu.h"
 
 namespace startrail {
 namespace {
 
 struct Case {
-  const flash::RowWork& work;
+  const cpu::RowWork& work;
   at::ScalarType type;
   int64_t dim;
   std::string name;
@@ -32,10 +31,10 @@ constexpr int64_t kRows = 7, kBegin = 2, kEnd = 6;
 template <typename Check>
 void on_every_level(const Check& check) {
   at::manual_seed(1);
-  for (const std::string& level : flash_levels())
+  for (const std::string& level : cpu::level_names())
     for (at::ScalarType type : {at::kFloat, at::kBFloat16})
       for (int64_t dim : {2, 6, 8, 16, 26, 64, 100})
-        check(Case{flash_level(level).rows, type, dim, cat(level, " ", type, " dim ", dim)});
+        check(Case{cpu::level(level).rows, type, dim, cat(level, " ", type, " dim ", dim)});
 }
 
 // Rows outside [kBegin, kEnd) are not written.
@@ -50,7 +49,7 @@ TEST(Rows, NormalisesAndDifferentiates) {
     const at::Tensor x = c.draw({kRows, c.dim}), weight = c.draw({c.dim}), dy = c.draw({kRows, c.dim});
     at::Tensor y = at::full_like(x, 3), dx = at::full_like(x, 3), inverse = at::full({kRows}, 3.0, at::kFloat);
     at::Tensor dweight = at::ones({c.dim}, at::kFloat);
-    const flash::NormRows work{c.bfloat16(), c.dim, x.data_ptr(), weight.data_ptr(), inverse.data_ptr<float>()};
+    const cpu::NormRows work{c.bfloat16(), c.dim, x.data_ptr(), weight.data_ptr(), inverse.data_ptr<float>()};
     c.work.rms_norm(work, 0.1f, y.data_ptr(), kBegin, kEnd);
     c.work.rms_norm_backward(work, dy.data_ptr(), dx.data_ptr(), dweight.data_ptr<float>(), kBegin, kEnd);
     const at::Tensor wide = taken(x), gain = weight.to(at::kDouble),
@@ -70,7 +69,7 @@ TEST(Rows, RotatesStridedHeads) {
     const at::Tensor cos = angles.cos(), sin = angles.sin();
     for (float sign : {1.f, -1.f}) {
       at::Tensor y = at::full({kRows, 3, c.dim}, 3, c.type);
-      const flash::RotateRows work{
+      const cpu::RotateRows work{
           c.bfloat16(),          3,   c.dim, x.data_ptr(), x.stride(1), x.stride(0), cos.data_ptr<float>(),
           sin.data_ptr<float>(), sign};
       c.work.rotate(work, y.data_ptr(), kBegin, kEnd);
@@ -87,7 +86,7 @@ TEST(Rows, GatesAndDifferentiates) {
   on_every_level([](const Case& c) {
     const at::Tensor gate = c.draw({kRows, c.dim}) * 4, up = c.draw({kRows, c.dim}), dy = c.draw({kRows, c.dim});
     at::Tensor y = at::full_like(gate, 3), dgate = at::full_like(gate, 3), dup = at::full_like(gate, 3);
-    const flash::GatedRow work{c.bfloat16(), gate.data_ptr(), up.data_ptr()};
+    const cpu::GatedRow work{c.bfloat16(), gate.data_ptr(), up.data_ptr()};
     c.work.swiglu(work, y.data_ptr(), kBegin * c.dim, kEnd * c.dim);
     c.work.swiglu_backward(work, dy.data_ptr(), dgate.data_ptr(), dup.data_ptr(), kBegin * c.dim, kEnd * c.dim);
     const at::Tensor g = taken(gate), s = g.sigmoid();
@@ -105,9 +104,9 @@ TEST(Rows, RoundsToBfloat16AsATenDoes) {
                    gate = at::full({up.size(0)}, 97);  // so that silu(gate) is gate
   const at::Tensor narrow_up = up.to(at::kBFloat16), narrow_gate = gate.to(at::kBFloat16);
   const at::Tensor expected = (gate * narrow_up.to(at::kFloat)).to(at::kBFloat16);
-  for (const std::string& level : flash_levels()) {
+  for (const std::string& level : cpu::level_names()) {
     at::Tensor y = at::zeros_like(expected);
-    flash_level(level).rows.swiglu({true, narrow_gate.data_ptr(), narrow_up.data_ptr()}, y.data_ptr(), 0, y.numel());
+    cpu::level(level).rows.swiglu({true, narrow_gate.data_ptr(), narrow_up.data_ptr()}, y.data_ptr(), 0, y.numel());
     EXPECT_TRUE(at::allclose(y, expected, 0, 0, /*equal_nan=*/true)) << level;
   }
 }

@@ -1,7 +1,7 @@
 // Vectors of four floats, which every processor in use has or a compiler makes of what it has.
-#include "startrail/run/kernel/flash.h"
+#include "startrail/run/kernel/cpu/flash.h"
 
-namespace startrail::flash {
+namespace startrail::cpu {
 namespace {
 
 struct Portable {
@@ -13,4 +13,4 @@ struct Portable {
 
 const Level* portable_level() { return Flash<Portable>::level("portable"); }
 
-}  // namespace startrail::flash
+}  // namespace startrail::cpu

@@ -8,9 +8,9 @@
 #include <algorithm>
 #include <limits>
 
-#include "startrail/run/kernel/kernel.h"
+#include "startrail/run/kernel/cpu/cpu.h"
 
-namespace startrail {
+namespace startrail::cpu {
 namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
@@ -110,4 +110,4 @@ const Kernel& aten_kernel() {
   return kernel;
 }
 
-}  // namespace startrail
+}  // namespace startrail::cpu

@@ -6,9 +6,9 @@
 // Nothing of the standard library here: its inline functions, compiled for this level, could be linked in for all.
 #pragma once
 
-#include "startrail/run/kernel/flash_level.h"
+#include "startrail/run/kernel/cpu/level.h"
 
-namespace startrail::flash {
+namespace startrail::cpu {
 namespace {  // one copy per level
 
 #define STARTRAIL_INLINE inline __attribute__((always_inline))
@@ -31,6 +31,16 @@ STARTRAIL_INLINE uint32_t narrow(float x) {
   if (x != x) return (bits >> 16) | 0x40;
   return (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
 }
+
+// Hands out scratch memory, in numbers of 4 bytes and whole cache lines.
+struct Taker {
+  char* free;
+  void* operator()(int64_t count) {
+    void* const taken = free;
+    free += round_up(count * 4, 64);
+    return taken;
+  }
+};
 
 // What the bfloat16 dot product of a processor does, in plain operations (but for denormals, which a processor takes
 // for 0): the twin on which a level with pairs is tested where the processor has none.
@@ -384,4 +394,4 @@ struct Vectors {
 };
 
 }  // namespace
-}  // namespace startrail::flash
+}  // namespace startrail::cpu

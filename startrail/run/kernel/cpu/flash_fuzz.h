@@ -11,7 +11,8 @@
 #include <string>
 #include <vector>
 
-#include "startrail/run/kernel/flash.h"
+#include "startrail/run/kernel/cpu/cpu.h"
+#include "startrail/run/kernel/cpu/flash.h"
 #include "startrail/run/kernel/kernel_testing.h"
 
 namespace startrail {
@@ -19,7 +20,7 @@ namespace startrail {
 namespace {  // as flash.h
 
 // The levels that multiply bfloat16 pairs need a processor that can; this is the same code on one that can't.
-struct PairsTwin : flash::PlainPairs<4> {
+struct PairsTwin : cpu::PlainPairs<4> {
   static constexpr int kWidth = 4, kRows = 8;
   static constexpr bool kPairs = true;
 };
@@ -32,9 +33,9 @@ struct Tried {
 
 std::vector<Tried> tried() {
   std::vector<Tried> all;
-  for (const std::string& level : flash_levels())
-    all.push_back({level, make_flash_kernel(flash_level(level)), level == "avx512bf16"});
-  all.push_back({"pairs", make_flash_kernel(*flash::Flash<PairsTwin>::level("pairs")), true});
+  for (const std::string& level : cpu::level_names())
+    all.push_back({level, cpu::make_flash_kernel(cpu::level(level)), level == "avx512bf16"});
+  all.push_back({"pairs", cpu::make_flash_kernel(*cpu::Flash<PairsTwin>::level("pairs")), true});
   return all;
 }
 

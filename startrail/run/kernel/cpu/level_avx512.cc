@@ -1,10 +1,10 @@
 // AVX-512: 32 registers of 16 floats.
-#include "startrail/run/kernel/flash_level.h"
+#include "startrail/run/kernel/cpu/level.h"
 
 #ifdef __AVX512F__
-#include "startrail/run/kernel/flash.h"
+#include "startrail/run/kernel/cpu/flash.h"
 
-namespace startrail::flash {
+namespace startrail::cpu {
 namespace {
 
 struct Avx512 {
@@ -16,7 +16,7 @@ struct Avx512 {
 
 const Level* avx512_level() { return Flash<Avx512>::level("avx512"); }
 
-}  // namespace startrail::flash
+}  // namespace startrail::cpu
 #else
-const startrail::flash::Level* startrail::flash::avx512_level() { return nullptr; }
+const startrail::cpu::Level* startrail::cpu::avx512_level() { return nullptr; }
 #endif

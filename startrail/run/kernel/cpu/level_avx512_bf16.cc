@@ -1,12 +1,12 @@
 // AVX-512 with BF16: a dot product of bfloat16 pairs does twice the work of a multiply-add.
-#include "startrail/run/kernel/flash_level.h"
+#include "startrail/run/kernel/cpu/level.h"
 
 #ifdef __AVX512BF16__
 #include <immintrin.h>
 
-#include "startrail/run/kernel/flash.h"
+#include "startrail/run/kernel/cpu/flash.h"
 
-namespace startrail::flash {
+namespace startrail::cpu {
 namespace {
 
 struct Avx512Bf16 {
@@ -33,7 +33,7 @@ struct Avx512Bf16 {
 
 const Level* avx512_bf16_level() { return Flash<Avx512Bf16>::level("avx512bf16"); }
 
-}  // namespace startrail::flash
+}  // namespace startrail::cpu
 #else
-const startrail::flash::Level* startrail::flash::avx512_bf16_level() { return nullptr; }
+const startrail::cpu::Level* startrail::cpu::avx512_bf16_level() { return nullptr; }
 #endif

@@ -3,7 +3,7 @@
 #include <iostream>
 #include <random>
 
-#include "startrail/run/kernel/flash_fuzz.h"
+#include "startrail/run/kernel/cpu/flash_fuzz.h"
 
 namespace startrail {
 namespace {
@@ -12,7 +12,7 @@ TEST(FlashKernel, MatchesTheReferenceOnThousandsOfRandomShapes) {
   const unsigned seed = std::random_device{}();
   std::cout << "seed " << seed << std::endl;
   for (const Tried& level : tried())
-    fuzz_flash(*level.kernel, level.pairs, level.name, seed, level.name == flash_levels()[0] ? 2000 : 500);
+    fuzz_flash(*level.kernel, level.pairs, level.name, seed, level.name == cpu::level_names()[0] ? 2000 : 500);
 }
 
 }  // namespace

@@ -1,10 +1,10 @@
 // AVX2 with FMA: 16 registers of 8 floats hold 6 x 2 vectors of sums, a broadcast and what it is multiplied with.
-#include "startrail/run/kernel/flash_level.h"
+#include "startrail/run/kernel/cpu/level.h"
 
 #ifdef __AVX2__
-#include "startrail/run/kernel/flash.h"
+#include "startrail/run/kernel/cpu/flash.h"
 
-namespace startrail::flash {
+namespace startrail::cpu {
 namespace {
 
 struct Avx2 {
@@ -16,7 +16,7 @@ struct Avx2 {
 
 const Level* avx2_level() { return Flash<Avx2>::level("avx2"); }
 
-}  // namespace startrail::flash
+}  // namespace startrail::cpu
 #else
-const startrail::flash::Level* startrail::flash::avx2_level() { return nullptr; }
+const startrail::cpu::Level* startrail::cpu::avx2_level() { return nullptr; }
 #endif
