@@ -1,5 +1,6 @@
 #include "startrail/train/loop/metrics.h"
 
+#include <cerrno>
 #include <nlohmann/json.hpp>
 
 #include "startrail/base/error.h"
@@ -20,7 +21,7 @@ Metrics::Metrics(const fs::path& file, int64_t step) {
   const fs::path fresh = cat(file.string(), ".partial");
   out_.open(fresh, std::ios::trunc);
   for (const std::string& line : kept) out_ << line << "\n";
-  if (!out_.flush()) throw UserError(cat(file.string(), " cannot be written"));
+  if (!out_.flush()) throw_file_error(file.string(), "cannot be written", errno);
   fs::rename(fresh, file);
 }
 

@@ -38,7 +38,7 @@ void add_override(Overrides& overrides, const Settings& settings, std::string_vi
 // Gives the variables these values; a whole number may stand for a number.
 void set_values(const Settings& settings, const Overrides& overrides);
 
-// The same in one: read, and given to the variables.
+// The same in one: read, and given to the variables, of which none changes when there is a mistake.
 void read_toml(const Settings& settings, const std::filesystem::path& file);
 void read_toml_text(const Settings& settings, std::string_view text, std::string_view where);
 void set_value(const Settings& settings, std::string_view assignment);

@@ -380,6 +380,7 @@ void write_png(const fs::path& file, const at::Tensor& pixels) {
   Stream stream = open_stream(file, "wbe", "cannot be written");
   PngHandle handle(true);
   const auto* data = dense.const_data_ptr<uint8_t>();
+  errno = 0;  // libpng says only that writing failed
   const bool written = handle.run([&] {
     png_init_io(handle.png, stream.get());
     png_set_user_limits(handle.png, PNG_UINT_31_MAX, PNG_UINT_31_MAX);
@@ -392,8 +393,8 @@ void write_png(const fs::path& file, const at::Tensor& pixels) {
   });
   // Closing writes what is still buffered: a full disk may show only here.
   const bool closed = std::fclose(stream.release()) == 0;
-  if (!written || !closed)
-    throw UserError(cat(file.string(), " cannot be written: ", written ? std::strerror(errno) : handle.message));
+  if ((!written || !closed) && errno != 0) throw_file_error(file.string(), "cannot be written", errno);
+  if (!written) throw UserError(cat(file.string(), " cannot be written: ", handle.message));
 }
 
 }  // namespace startrail

@@ -37,7 +37,8 @@ class ImageRows {
 // another format, damaged, too large, has an alpha channel or has CMYK colours.
 std::unique_ptr<ImageRows> open_image(const std::filesystem::path& file, ImageFormat format);
 
-// Writes uint8 [height, width, 3], or [height, width, 1] for gray. UserError when it cannot be written.
+// Writes uint8 [height, width, 3], or [height, width, 1] for gray. UserError when it cannot be written,
+// ClusterError when the disk is full (throw_file_error).
 void write_png(const std::filesystem::path& file, const at::Tensor& pixels);
 
 }  // namespace startrail
