@@ -49,7 +49,7 @@ at::Tensor ShardedAdamW::sum_gradients() {
   const int ranks = world_->size(), rank = world_->rank();
   if (ranks == 1) return mine;
   Channel& channel = world_->channel();
-  const int64_t longest = shard_of(row_.size(), 0, ranks).size(), piece = gradient_piece(longest, ranks);
+  const int64_t longest = (row_.size() + ranks - 1) / ranks, piece = gradient_piece(longest, ranks);
   at::Tensor sum = at::zeros({shard_.size()}, at::kFloat);
   const at::Tensor arriving = at::empty({ranks, piece}, at::kFloat);
   for (int64_t begin = 0; begin < longest; begin += piece) {
@@ -86,8 +86,7 @@ void ShardedAdamW::share_weights() {
     const int to = (rank + i) % ranks, from = (rank - i + ranks) % ranks;
     if (shard_.size() > 0) batch.push_back({Post::Way::send, own, to, kWeightTag, Traffic::gather});
     if (const Shard part = shard_of(row_.size(), from, ranks); part.size() > 0)
-      batch.push_back(
-          {Post::Way::receive, row.narrow(0, part.begin, part.size()), from, kWeightTag, Traffic::gather});
+      batch.push_back({Post::Way::receive, row.narrow(0, part.begin, part.size()), from, kWeightTag, Traffic::gather});
   }
   world_->channel().wait(world_->channel().post(batch));
 }
