@@ -70,21 +70,27 @@ function(startrail_spanning_tests)
   endforeach()
 endfunction()
 
-# startrail_command(LINKS <targets>): cli/ as the program `startrail`, at the top of the build folder.
+# startrail_command(LINKS <targets>): cli/ as the library startrail_cli, which tests call, and the program `startrail`, at
+# the top of the build folder.
 function(startrail_command)
   cmake_parse_arguments(arg "" "" LINKS ${ARGN})
+  set(main ${PROJECT_SOURCE_DIR}/cli/main.cc)
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/cli/*.cc)
+  list(REMOVE_ITEM sources ${main})
   if(NOT sources)
     return()
   endif()
-  add_executable(startrail_command ${sources})
+  add_library(startrail_cli STATIC ${sources})
+  target_compile_definitions(startrail_cli PRIVATE STARTRAIL_VERSION="${PROJECT_VERSION}")
+  target_link_libraries(startrail_cli PUBLIC ${arg_LINKS})
+  _startrail_compile(startrail_cli startrail_torch)
+  add_executable(startrail_command ${main})
   # One rpath for the built and the installed program; CMake would otherwise pad it with an entry that means "here".
   set_target_properties(
     startrail_command PROPERTIES OUTPUT_NAME startrail RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}
                                  INSTALL_RPATH "${STARTRAIL_TORCH_RPATH}" BUILD_WITH_INSTALL_RPATH ON)
-  target_compile_definitions(startrail_command PRIVATE STARTRAIL_VERSION="${PROJECT_VERSION}")
-  target_link_libraries(startrail_command PRIVATE ${arg_LINKS})
-  _startrail_compile(startrail_command ${arg_LINKS} startrail_torch)
+  target_link_libraries(startrail_command PRIVATE startrail_cli)
+  _startrail_compile(startrail_command)
 endfunction()
 
 # One GoogleTest program from SOURCES, or nothing when there are none. Tests start in the repository's root.
