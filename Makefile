@@ -1,7 +1,8 @@
 # The everyday commands. Each does what it needs first, so `make run` works in a fresh clone.
 # TORCH_DIR=<torch folder> uses an installed torch instead of the one in .venv.
 .DEFAULT_GOAL := help
-.PHONY: help setup build run run-dit test test-all bench check format clean
+.PHONY: help setup program build run run-dit test test-long test-sanitizers test-asan test-tsan test-all bench check \
+  format clean
 
 # Paths are relative to this file, also when another Makefile includes or calls it.
 root := $(dir $(abspath $(lastword $(MAKEFILE_LIST))))
@@ -14,32 +15,44 @@ export TORCH_DIR
 torch_option := $(if $(TORCH_DIR),-DTORCH_DIR="$(TORCH_DIR)")
 
 help: ## this list
-	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(root)Makefile | expand -t 12
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(root)Makefile | expand -t 17
 
-setup: ## install what is missing: Debian packages, and libtorch into .venv (quick when nothing is)
+setup: ## install what is missing: Debian packages, and libtorch and tools into .venv (quick when nothing is)
 	@$(root)scripts/setup
 
-build: setup ## build/startrail and the tests
-	@$(call build_preset,release)
+program: ## build/startrail alone; installs only what that takes
+	@$(root)scripts/setup run
+	@$(call build_preset,release,OFF,startrail_command)
 
-run: build ## try it: train a small GPT on this source tree, its sequence split over 8 ranks of this machine
+build: setup ## build/startrail and the tests
+	@$(call build_preset,release,ON)
+
+run: program ## try it: train a small GPT on this source tree, its sequence split over 8 ranks of this machine
 	@$(call show,rm -rf runs/quickstart && build/startrail train examples/configs/quickstart.toml)
 
-run-dit: build ## the same for pictures: train a small DiT on generated shapes, draw some, and see if they are recognised
+run-dit: program ## the same for pictures: train a small DiT on generated shapes, draw some, and see if they are recognised
 	@$(call show,rm -rf runs/shapes && build/startrail train examples/configs/shapes.toml)
 	@$(call show,build/startrail evaluate --checkpoint runs/shapes --recognise)
 
 test: build check ## build, scripts/check and the fast tests
 	cd $(root) && ctest --preset release
 
-test-all: test ## also the long tests, and layout, plan, run and train under the sanitizers
+test-long: build ## the long tests
 	cd $(root) && ctest --preset long
-	@$(call build_preset,asan)
+
+test-sanitizers: test-asan test-tsan ## the two below
+
+test-asan: setup ## layout, plan, run and train under the sanitizers of memory and of undefined behaviour
+	@$(call build_preset,asan,ON)
 	cd $(root) && ctest --preset asan
-	@$(call build_preset,tsan)
+
+test-tsan: setup ## run and train under the sanitizer of threads
+	@$(call build_preset,tsan,ON)
 	cd $(root) && ctest --preset tsan
 
-bench: build ## the benchmarks: attention over ranks, its kernel, training steps
+test-all: test test-long test-sanitizers ## all of these
+
+bench: program ## the benchmarks: attention over ranks, its kernel, training steps
 	cd $(root) && bench/run
 	@$(call show,build/startrail bench kernel)
 	@$(call show,bench/train)
@@ -58,10 +71,14 @@ define show
 cd $(root) && echo && echo '$$ $(1)' && $(1)
 endef
 
-# Configure once (ninja repeats it when a CMake file or the set of sources changes) and build. A given TORCH_DIR may
-# differ from the last one, so it always configures.
+# build_preset <preset> <ON or OFF: tests> <target>: configures once (ninja repeats it when a CMake file or the set of
+# sources changes), and builds all or one target. A given TORCH_DIR may differ from the last one, so it always
+# configures; and a build that was begun without tests is configured again when they are wanted.
 define build_preset
 cd $(root) && folder=build/$(patsubst release,.,$(1)) && \
-if [ ! -f $$folder/build.ninja ] || [ -n '$(torch_option)' ]; then cmake --preset $(1) $(torch_option); fi && \
-cmake --build --preset $(1)
+if [ ! -f $$folder/build.ninja ]; then cmake --preset $(1) $(torch_option) -DSTARTRAIL_TESTS=$(2); \
+elif [ $(2) = ON ] && grep -q STARTRAIL_TESTS:BOOL=OFF $$folder/CMakeCache.txt; then \
+  cmake --preset $(1) $(torch_option) -DSTARTRAIL_TESTS=ON; \
+elif [ -n '$(torch_option)' ]; then cmake --preset $(1) $(torch_option); fi && \
+cmake --build --preset $(1) $(if $(3),--target $(3))
 endef

@@ -1,9 +1,10 @@
 // The subcommands. Each adds itself to the program and runs when chosen; errors are thrown and turned into one sentence
-// and an exit code by main.cc.
+// and an exit code by run.cc.
 #pragma once
 
 #include <CLI/CLI.hpp>
 #include <filesystem>
+#include <iosfwd>
 #include <string>
 
 namespace startrail::cli {
@@ -24,6 +25,9 @@ struct Exit {
 
 // UserError, naming the flag, when the file cannot be written: before the work, not after. Leaves nothing behind.
 void check_writes(const std::filesystem::path& file, const std::string& flag);
+
+// Whether std::cout or std::cerr leads to a terminal of the process, so that lines may be wiped and written again.
+bool shows_live(const std::ostream& stream);
 
 // A line on stderr that says what is being done and is wiped when done; nothing unless stderr is a terminal.
 class Progress {

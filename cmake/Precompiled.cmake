@@ -1,12 +1,44 @@
-# libtorch's headers, parsed once for all targets that use them: they are most of a torch file's compile time.
-# Only a build matter: sources include what they use and compile without it.
+# Headers that are parsed once for all targets that use them. Only a build matter: sources include what they use and
+# compile without it. What many files use is in it and no more, since each file also instantiates, for a second or two,
+# the templates that these headers' own inline functions use. c10d, autograd and CLI11 would add as much again.
+#   startrail_precompiled         libtorch's tensors, and JSON
+#   startrail_precompiled_tests   and GoogleTest
 file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/precompiled.cc CONTENT "// The precompiled header needs one source.\n")
-add_library(startrail_precompiled OBJECT ${PROJECT_BINARY_DIR}/precompiled.cc)
-target_precompile_headers(
-  startrail_precompiled PRIVATE <ATen/ATen.h> <torch/csrc/autograd/custom_function.h>
-  <torch/csrc/distributed/c10d/Backend.hpp>)
-target_compile_features(startrail_precompiled PRIVATE cxx_std_20)
-target_link_libraries(startrail_precompiled PRIVATE startrail_torch startrail_flags)
+function(_startrail_precompile name)
+  add_library(${name} OBJECT EXCLUDE_FROM_ALL ${PROJECT_BINARY_DIR}/precompiled.cc)
+  target_precompile_headers(${name} PRIVATE <ATen/ATen.h> <nlohmann/json.hpp> ${ARGN})
+  target_compile_features(${name} PRIVATE cxx_std_20)
+  target_link_libraries(${name} PRIVATE startrail_torch startrail_flags nlohmann_json::nlohmann_json)
+endfunction()
+_startrail_precompile(startrail_precompiled)
+if(STARTRAIL_TESTS)
+  _startrail_precompile(startrail_precompiled_tests <gtest/gtest.h>)
+  target_link_libraries(startrail_precompiled_tests PRIVATE GTest::gtest)
+endif()
+
+# startrail_precompiled_for(<file> <variable>): whether the file includes what is precompiled, itself or through our
+# headers. Others compile faster without it.
+function(startrail_precompiled_for file variable)
+  get_property(answer GLOBAL PROPERTY STARTRAIL_PRECOMPILED:${file})
+  if(NOT DEFINED answer OR answer STREQUAL "")
+    set(answer OFF)
+    set_property(GLOBAL PROPERTY STARTRAIL_PRECOMPILED:${file} OFF)
+    file(STRINGS ${file} lines REGEX "^#include [<\"](ATen|c10|torch|nlohmann|startrail|cli|tests)/")
+    foreach(line IN LISTS lines)
+      string(REGEX REPLACE ".*[<\"](.*)[>\"].*" "\\1" header "${line}")
+      if(EXISTS ${PROJECT_SOURCE_DIR}/${header})
+        startrail_precompiled_for(${PROJECT_SOURCE_DIR}/${header} answer)
+      else()
+        set(answer ON)
+      endif()
+      if(answer)
+        break()
+      endif()
+    endforeach()
+    set_property(GLOBAL PROPERTY STARTRAIL_PRECOMPILED:${file} ${answer})
+  endif()
+  set(${variable} ${answer} PARENT_SCOPE)
+endfunction()
 
 # Compiling a torch file takes up to 2 GB: many cores with little memory would swap, so only so many run at once.
 cmake_host_system_information(RESULT jobs QUERY NUMBER_OF_LOGICAL_CORES)

@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 #include <algorithm>
 #include <limits>
+#include <torch/csrc/distributed/c10d/Work.hpp>
 #include <utility>
 
 #include "startrail/base/error.h"

@@ -1,9 +1,11 @@
 #include "startrail/train/loop/optimizer.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 #include <algorithm>
 #include <cmath>
 #include <numbers>
+#include <torch/csrc/distributed/c10d/Work.hpp>
 
 #include "startrail/base/error.h"
 

@@ -1,0 +1,119 @@
+#include "cli/run.h"
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <ATen/Parallel.h>
+#include <CLI/CLI.hpp>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+
+#include "cli/command.h"
+#include "startrail/base/error.h"
+#include "startrail/run/reason.h"
+
+namespace startrail::cli {
+namespace {
+
+// What a run of the command changes in its process, put back at its end.
+class Process {
+ public:
+  Process(std::ostream& out, std::ostream& err)
+      : out_(std::cout.rdbuf(out.rdbuf())), err_(std::cerr.rdbuf(err.rdbuf())), threads_(at::get_num_threads()) {
+    own_out = out.rdbuf() == out_;
+    own_err = err.rdbuf() == err_;
+    sigaction(SIGINT, nullptr, &on_interrupt_);
+    sigaction(SIGTERM, nullptr, &on_terminate_);
+  }
+  ~Process() {
+    sigaction(SIGINT, &on_interrupt_, nullptr);
+    sigaction(SIGTERM, &on_terminate_, nullptr);
+    if (at::get_num_threads() != threads_) at::set_num_threads(threads_);
+    std::cerr.rdbuf(err_);  // and no longer failed, if they had
+    std::cout.rdbuf(out_);
+    own_out = own_err = true;
+  }
+  Process(const Process&) = delete;
+
+  static inline bool own_out = true, own_err = true;  // std::cout and std::cerr lead to the process's own
+
+ private:
+  std::streambuf *out_, *err_;
+  int threads_;
+  struct sigaction on_interrupt_, on_terminate_;
+};
+
+int fail(int code, const std::string& message) {
+  std::cerr << "startrail: " << message << "\n";
+  return code;
+}
+
+}  // namespace
+
+bool shows_live(const std::ostream& stream) {
+  return &stream == &std::cout ? Process::own_out && isatty(STDOUT_FILENO)
+                               : &stream == &std::cerr && Process::own_err && isatty(STDERR_FILENO);
+}
+
+void check_writes(const std::filesystem::path& file, const std::string& flag) {
+  const bool fresh = !std::filesystem::exists(file);
+  if (!std::ofstream(file, std::ios::app))
+    throw UserError(cat(flag, " ", file.string(), " cannot be written: ", std::strerror(errno)));
+  if (fresh) std::filesystem::remove(file);
+}
+
+void Progress::show(const std::string& what) {
+  if (shows_live(std::cerr)) std::cerr << "\r\033[K" << what << " ..." << std::flush;
+}
+Progress::~Progress() {
+  if (shows_live(std::cerr)) std::cerr << "\r\033[K" << std::flush;
+}
+
+int run(const std::vector<std::string>& arguments, std::ostream& out, std::ostream& err) {
+  const Process process(out, err);
+  CLI::App app{
+      "StarTrail: trains transformers on sequences split across many ranks, with exact attention by concentric rings.\n"
+      "Try: startrail train --set data.path=FOLDER --set parallel.ranks=8\n"
+      "     startrail plan --ranks 16 --grid startrail:2\n"
+      "     startrail attend --ranks 16 --grid startrail:2 --check",
+      "startrail"};
+  app.set_version_flag("--version", std::string("startrail ") + STARTRAIL_VERSION);
+  app.require_subcommand(0, 1);
+  add_train(app);
+  add_sample(app);
+  add_evaluate(app);
+  add_export(app);
+  add_plan(app);
+  add_attend(app);
+  add_bench(app);
+  add_doctor(app);
+  try {
+    app.parse(std::vector<std::string>(arguments.rbegin(), arguments.rend()));  // it takes them from the back
+    if (app.get_subcommands().empty()) std::cout << app.help();
+    if (!std::cout.flush()) return fail(3, "the output could not be written");
+    return 0;
+  } catch (const CLI::ParseError& error) {
+    if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
+    const auto chosen = app.get_subcommands();
+    return fail(2, cat(error.what(), "; see startrail ", chosen.empty() ? "" : chosen[0]->get_name() + " ", "--help"));
+  } catch (const Exit& exit) {
+    return exit.code;
+  } catch (const UserError& error) {
+    return fail(2, error.what());
+  } catch (const ClusterError& error) {
+    return fail(3, error.what());
+  } catch (const c10::Error& error) {
+    return fail(3, reason_of(error));
+  } catch (const std::filesystem::filesystem_error& error) {
+    return fail(2, cat(error.path1().string(), ": ", error.code().message()));
+  } catch (const std::bad_alloc&) {
+    return fail(3, "there is not enough memory: use fewer tokens, heads or ranks");
+  } catch (const std::exception& error) {
+    return fail(70, cat("a bug in startrail, please report it: ", error.what()));
+  }
+}
+
+}  // namespace startrail::cli
