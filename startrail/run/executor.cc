@@ -55,6 +55,8 @@ Executor::Executor(const ExecutorOptions& options, Group& group, Steps steps, co
       play_(play_steps(options.head, steps_, group.rank(), results)),
       buffers_(play_.buffers.size()) {}
 
+Executor::~Executor() = default;
+
 void Executor::put(const Block& block, Tensors tensors) {
   for (int buffer : play_.inputs)
     if (play_.buffers[buffer] == block) {

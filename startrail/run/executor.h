@@ -43,6 +43,7 @@ class Executor {
  public:
   // `results` as for play_steps.
   Executor(const ExecutorOptions& options, Group& group, Steps steps, const std::vector<Block>& results);
+  ~Executor();
 
   // Gives a block to start from.
   void put(const Block& block, Tensors tensors);

@@ -1,6 +1,7 @@
 #include "startrail/train/loop/validate.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
 namespace startrail {
 
