@@ -35,7 +35,8 @@ struct Report {
   Spread forward_ms, backward_ms, single_ms;
   TrialRun last;
   Errors errors, limits, pytorch_errors;
-  std::vector<int64_t> work;  // of each rank in a forward pass: unmasked pairs, counted in every head and batch row it has
+  std::vector<int64_t>
+      work;  // of each rank in a forward pass: unmasked pairs, counted in every head and batch row it has
   bool passed = true;
 };
 

@@ -5,30 +5,11 @@
 #include <tuple>
 
 #include "startrail/base/error.h"
+#include "startrail/plan/holdings.h"
 #include "startrail/plan/text.h"
 
 namespace startrail {
 namespace {
-
-constexpr size_t kNever = -1;
-
-// Where `chunks` lie in a table, or nothing when some do not.
-std::optional<std::vector<Run>> runs_of(const std::vector<int>& table, const std::vector<int>& chunks) {
-  if (table == chunks) return std::vector<Run>{{0, static_cast<int>(table.size())}};
-  std::vector<Run> runs;
-  size_t next = 0;  // chunks that are named together mostly lie together
-  for (int chunk : chunks) {
-    if (next >= table.size() || table[next] != chunk)
-      next = std::find(table.begin(), table.end(), chunk) - table.begin();
-    if (next == table.size()) return std::nullopt;
-    if (!runs.empty() && runs.back().first + runs.back().count == static_cast<int>(next))
-      ++runs.back().count;
-    else
-      runs.push_back({static_cast<int>(next), 1});
-    ++next;
-  }
-  return runs;
-}
 
 bool overlap(const std::vector<Run>& a, const std::vector<Run>& b) {
   for (const Run& x : a)
@@ -52,14 +33,14 @@ class Player {
   Play play(const std::vector<Block>& results) {
     play_.actions.resize(steps_.size());
     for (const Block& block : inputs_of(head_, steps_, play_.rank)) {
-      const int buffer = make(block);
-      play_.inputs.push_back(buffer);
-      states_[buffer].made = true;
-      hold(whole(buffer));
+      const Part input = held_.whole(held_.make(block));
+      play_.inputs.push_back(input.buffer);
+      held_.state(input).made = true;
+      held_.hold(input);
     }
     for (; at_ < steps_.size(); ++at_) step(steps_[at_]);
     for (const Block& block : results) {
-      play_.results.push_back(found(block, "reads "));
+      play_.results.push_back(found(block));
       settle(play_.results.back(), play_.last_waits);
     }
     check_end();
@@ -68,15 +49,6 @@ class Player {
   }
 
  private:
-  // Of a chunk in a buffer: nothing was put there yet, it is there or on its way, it was given away.
-  enum class Place : char { fresh, held, given };
-  struct State {
-    std::vector<Place> places;                 // of its chunks
-    std::vector<int> arriving;                 // arrivals not yet waited for
-    bool made = false;                         // has memory
-    size_t last_use = kNever, given = kNever;  // steps
-  };
-
   Action& action() { return play_.actions[at_]; }
   [[noreturn]] void fail(const std::string& what) const {
     throw UserError(cat(place_text(steps_, play_.rank, at_), what));
@@ -96,102 +68,47 @@ class Player {
     demand(block.slice >= kAllHeads && block.slice < head_.slices, "it names a slice of the heads that is not there");
   }
 
-  // --- Buffers
-
-  int make(const Block& block) {
-    const int buffer = static_cast<int>(play_.buffers.size());
-    play_.buffers.push_back(block);
-    states_.push_back({std::vector<Place>(block.chunks.size()), {}});
-    return buffer;
+  void make_now(const Part& whole) {
+    held_.state(whole).made = true;
+    action().makes.push_back(whole.buffer);
   }
-  void make_now(int buffer) {
-    states_[buffer].made = true;
-    action().makes.push_back(buffer);
+  void use(const Part& part) { held_.state(part).last_use = at_; }
+  // A buffer for all of a block.
+  Part make_whole(const Block& block) {
+    const Part part = held_.whole(held_.make(block));
+    make_now(part);
+    use(part);
+    return part;
   }
-  Part whole(int buffer) const { return {buffer, {{0, static_cast<int>(play_.buffers[buffer].chunks.size())}}}; }
-  Part part(int buffer, const std::vector<int>& chunks, int slice = kAllHeads) const {
-    return {buffer, *runs_of(play_.buffers[buffer].chunks, chunks), slice};
+  Part found(const Block& block) const {
+    if (const auto part = held_.find(block)) return *part;
+    fail(cat("reads ", to_text(block), ", which it does not hold"));
   }
-
-  void set(const Part& part, Place place) {
-    for (const Run& run : part.runs) std::fill_n(states_[part.buffer].places.begin() + run.first, run.count, place);
-  }
-  void hold(const Part& part) { set(part, Place::held); }
-  template <class Is>
-  static bool all_of(const std::vector<Run>& runs, const Is& is) {
-    for (const Run& run : runs)
-      for (int place = run.first; place < run.first + run.count; ++place)
-        if (!is(place)) return false;
-    return true;
-  }
-  bool is(int buffer, int place, Place what) const { return states_[buffer].places[place] == what; }
-  void use(const Part& part) { states_[part.buffer].last_use = at_; }
-
-  // The newest buffer that holds all of a block. Several may: a gathered block repeats the rank's own.
-  std::optional<Part> find(const Block& block) const {
-    for (int buffer = static_cast<int>(play_.buffers.size()) - 1; buffer >= 0; --buffer) {
-      const Block& there = play_.buffers[buffer];
-      if (there.data != block.data || there.slice != block.slice) continue;
-      const auto runs = runs_of(there.chunks, block.chunks);
-      if (runs && all_of(*runs, [&](int place) { return is(buffer, place, Place::held); })) return Part{buffer, *runs};
-    }
-    return std::nullopt;
-  }
-  Part found(const Block& block, const char* does) const {
-    if (const auto part = find(block)) return *part;
-    fail(cat(does, to_text(block), ", which it does not hold"));
-  }
-  bool holds_chunk(Data data, int chunk, int slice) const { return find({data, {chunk}, slice}).has_value(); }
-
-  // Where a partial result of these chunks is, or will be: in a buffer that holds some of them and has room for the
-  // others, or in a new one with room for as much of `table` as is not held elsewhere, so that what is added to other
-  // chunks later finds its place there.
   Part result_part(const Block& block, const std::vector<int>& table) {
-    for (int buffer = static_cast<int>(play_.buffers.size()) - 1; buffer >= 0; --buffer) {
-      const Block& there = play_.buffers[buffer];
-      if (there.data != block.data || there.slice != block.slice) continue;
-      const auto runs = runs_of(there.chunks, block.chunks);
-      if (runs && all_of(*runs, [&](int place) {
-            return is(buffer, place, Place::held) ||
-                   (is(buffer, place, Place::fresh) && !holds_chunk(block.data, there.chunks[place], block.slice));
-          }))
-        return {buffer, *runs};
-    }
-    Block room{block.data, {}, block.slice};
-    for (int chunk : table)
-      if (!holds_chunk(block.data, chunk, block.slice)) room.chunks.push_back(chunk);
-    const auto runs = runs_of(room.chunks, block.chunks);
-    if (!runs) fail(cat("adds to ", to_text(block), ", of which it holds only some in one place"));
-    return {make(room), *runs};
+    if (const auto part = held_.find_room(block, table)) return *part;
+    fail(cat("adds to ", to_text(block), ", of which it holds only some in one place"));
   }
 
   // --- Reading, and what is on its way
 
   // Waits for what is on its way to a part.
   void settle(const Part& part, std::vector<int>& waits) {
-    std::vector<int>& arriving = states_[part.buffer].arriving;
-    std::erase_if(arriving, [&](int id) {
+    std::erase_if(held_.state(part).arriving, [&](int id) {
       Arrival& arrival = play_.arrivals[id];
       if (!overlap(arrival.into.runs, part.runs)) return false;
       waits.push_back(id);
-      states_[part.buffer].made = true;
+      held_.state(part).made = true;
       arrival.ends = steps_[arrival.action].op != Op::exchange && --open_[arrival.action] == 0;
       return true;
     });
   }
   Part read(const Block& block) {
-    const Part part = found(block, "reads ");
+    const Part part = found(block);
     settle(part, action().waits);
     use(part);
     action().reads.push_back(part);
     return part;
   }
-  // A partial result that leaves, or is used up.
-  void give(const Part& part) {
-    set(part, Place::given);
-    states_[part.buffer].given = at_;
-  }
-
   void send(int to, Traffic kind, Block block, Part part) {
     demand(to >= 0 && to != play_.rank, "it sends to a rank that is not a peer");
     auto& open = sent_[{to, kind, block.data}];
@@ -208,9 +125,9 @@ class Player {
     const int id = static_cast<int>(play_.arrivals.size());
     action().arrivals.push_back(id);
     ++open_[at_];
-    hold(into);
+    held_.hold(into);
     use(into);
-    states_[into.buffer].arriving.push_back(id);
+    held_.state(into).arriving.push_back(id);
     play_.arrivals.push_back({at_, std::move(into), std::move(receives), std::move(ingredients)});
   }
 
@@ -250,8 +167,8 @@ class Player {
     const auto add = [&](Data data, const Block& block, const Part& like) {
       const std::vector<int> table = play_.buffers[like.buffer].chunks;
       const Part result = result_part({data, block.chunks, block.slice}, table);
-      if (!states_[result.buffer].made) make_now(result.buffer);
-      hold(result);
+      if (!held_.state(result).made) make_now(result);
+      held_.hold(result);
       use(result);
       action().adds.push_back(result);
     };
@@ -266,11 +183,9 @@ class Player {
     demand(in.data == Data::out_grad && step.with == saved && step.out == query,
            "delta turns out_grad and saved into the query block of the same chunks");
     read(step.in);
-    give(read(step.with));
-    const int buffer = make(step.out);
-    make_now(buffer);
-    hold(whole(buffer));
-    use(whole(buffer));
+    held_.give(read(step.with), at_);
+    const Part query_part = make_whole(step.out);
+    held_.hold(query_part);
   }
 
   void exchange(const Step& step) {
@@ -281,7 +196,7 @@ class Player {
       check_block(step.in);
       const Part part = read(step.in);
       send(step.to, Traffic::p2p, step.in, part);
-      if (is_partial(step.in.data)) give(part);
+      if (is_partial(step.in.data)) held_.give(part, at_);
     }
     if (!receives(step)) return;
     check_block(step.out);
@@ -290,9 +205,8 @@ class Player {
       const int index = receive(step.from, Traffic::p2p, step.out, into);
       return expect(into, {index}, {{index, {}}});
     }
-    const int buffer = make(step.out);
-    make_now(buffer);
-    expect(whole(buffer), {receive(step.from, Traffic::p2p, step.out, whole(buffer))});
+    const Part arriving = make_whole(step.out);
+    expect(arriving, {receive(step.from, Traffic::p2p, step.out, arriving)});
   }
 
   // The rank's index in a group whose members' chunks, one after the other, are those of `block`.
@@ -315,16 +229,14 @@ class Player {
     demand(!is_partial(step.in.data), "partial results are merged, not gathered");
     demand(step.in == Block{step.out.data, own.chunks, step.out.slice},
            "a gather brings the rank's own chunks of the group's");
-    const int buffer = make(step.out);
-    const auto place = [&](const Member& member) { return part(buffer, member.chunks); };
     std::optional<Part> mine;
-    if (!own.chunks.empty()) {
-      mine = read(step.in);
-      hold(place(own));
+    if (!own.chunks.empty()) mine = read(step.in);
+    const int buffer = make_whole(step.out).buffer;
+    const auto place = [&](const Member& member) { return held_.part(buffer, member.chunks); };
+    if (mine) {
+      held_.hold(place(own));
       action().copies.push_back({*mine, place(own)});
     }
-    make_now(buffer);
-    use(whole(buffer));
     for (const Member& member : step.group) {
       if (member.rank == play_.rank) continue;
       if (mine) send(member.rank, Traffic::gather, step.in, *mine);
@@ -342,8 +254,8 @@ class Player {
     demand(step.out == Block{step.in.data, own.chunks, step.in.slice},
            "a merge keeps the rank's own chunks of the group's");
     const Part mine = read(step.in);
-    const auto share = [&](const Member& member) { return part(mine.buffer, member.chunks); };
-    give(mine);
+    const auto share = [&](const Member& member) { return held_.part(mine.buffer, member.chunks); };
+    held_.give(mine, at_);
     std::optional<Part> into;
     if (!own.chunks.empty()) into = result_part(step.out, step.out.chunks);
     std::vector<int> receives;
@@ -380,13 +292,11 @@ class Player {
     demand(!is_partial(data), "an all-to-all trades partial results for tokens only");
     const Part mine = read(step.in);
     const auto slice_of = [&](size_t slice) { return Part{mine.buffer, mine.runs, static_cast<int>(slice)}; };
-    const int buffer = make(step.out);
-    make_now(buffer);
-    use(whole(buffer));
-    hold(part(buffer, own.chunks));
+    const int buffer = make_whole(step.out).buffer;
+    held_.hold(held_.part(buffer, own.chunks));
     for (size_t i = 0; i < step.group.size(); ++i) {
       const Member& member = step.group[i];
-      const Part place = part(buffer, member.chunks);
+      const Part place = held_.part(buffer, member.chunks);
       if (member.rank == play_.rank) {
         action().copies.push_back({slice_of(i), place});
         continue;
@@ -401,15 +311,15 @@ class Player {
     const Data data = step.in.data;
     demand(is_partial(data), "an all-to-all trades partial results for tokens only");
     const Part mine = read(step.in);
-    give(mine);
-    demand(!find(step.out), "an all-to-all makes what is there already");
-    const Part into = whole(make(step.out));
+    held_.give(mine, at_);
+    demand(!held_.find(step.out), "an all-to-all makes what is there already");
+    const Part into = held_.whole(held_.make(step.out));
     std::vector<int> receives;
     std::vector<Ingredient> ingredients;
     for (size_t i = 0; i < step.group.size(); ++i) {
       const Member& member = step.group[i];
       const int slice = static_cast<int>(i);
-      const Part share = part(mine.buffer, member.chunks);
+      const Part share = held_.part(mine.buffer, member.chunks);
       if (member.rank == play_.rank) {
         ingredients.push_back({-1, share, slice});
         continue;
@@ -428,22 +338,19 @@ class Player {
   }
 
   void check_end() const {
-    for (size_t buffer = 0; buffer < play_.buffers.size(); ++buffer) {
-      const Block& block = play_.buffers[buffer];
-      const State& state = states_[buffer];
-      for (int id : state.arriving) {
+    for (int buffer = 0; buffer < static_cast<int>(play_.buffers.size()); ++buffer) {
+      for (int id : held_.state(buffer).arriving) {
         const Arrival& arrival = play_.arrivals[id];
         fail(cat("receives ", to_text(play_.actions[arrival.action].receives[arrival.receives[0]].block),
                  ", which nothing reads"));
       }
-      if (!is_partial(block.data)) continue;
-      Block left{block.data, {}, block.slice};
-      for (size_t i = 0; i < block.chunks.size(); ++i)
-        if (state.places[i] == Place::held) left.chunks.push_back(block.chunks[i]);
+      const std::vector<int>& table = play_.buffers[buffer].chunks;
+      if (!is_partial(play_.buffers[buffer].data)) continue;
+      Block left = held_.held(buffer);
       for (const Part& result : play_.results)
-        if (result.buffer == static_cast<int>(buffer))
+        if (result.buffer == buffer)
           for (const Run& run : result.runs)
-            for (int i = run.first; i < run.first + run.count; ++i) std::erase(left.chunks, block.chunks[i]);
+            for (int i = run.first; i < run.first + run.count; ++i) std::erase(left.chunks, table[i]);
       if (!left.chunks.empty()) fail(cat("keeps ", to_text(left), ", a partial result that nobody merges"));
     }
   }
@@ -462,8 +369,8 @@ class Player {
         play_.kept.push_back(buffer);
         continue;
       }
-      const size_t end = is_partial(block.data) ? states_[buffer].given : states_[buffer].last_use;
-      if (end != kNever) play_.actions[end].frees.push_back(buffer);
+      const size_t end = is_partial(block.data) ? held_.state(buffer).given : held_.state(buffer).last_use;
+      if (end != Holdings::kNever) play_.actions[end].frees.push_back(buffer);
     }
   }
   Block attended_form() const {
@@ -474,7 +381,7 @@ class Player {
   const Steps& steps_;
   size_t at_ = 0;
   Play play_;
-  std::vector<State> states_;   // of the buffers
+  Holdings held_{play_.buffers};
   std::map<size_t, int> open_;  // arrivals not yet waited for, by the step they began in
   std::map<std::tuple<int, Traffic, Data>, std::vector<Action::Send>> sent_;  // by channel
   std::vector<int> named_;                                                    // by chunk: the last block that named it

@@ -100,8 +100,8 @@ Estimate estimate(const TrainConfig& config, const ModelConfig& shape) {
   // The sum of the gradients, and the pieces that are added to it.
   if (ranks > 1) e.optimizer += 4 * (shard + ranks * gradient_piece(shard, static_cast<int>(ranks)));
 
-  const Problem problem = make_problem(options, 1, static_cast<int>(model.heads),
-                                       static_cast<int>(model.key_heads), model.head_dim, compute_type(config));
+  const Problem problem = make_problem(options, 1, static_cast<int>(model.heads), static_cast<int>(model.key_heads),
+                                       model.head_dim, compute_type(config));
   const int64_t own = problem.queries.longest();  // tokens of the rank with most
   const Activations a =
       std::visit([&](const auto& one) { return activations(one, own, config.train.tokens, element); }, shape);

@@ -22,8 +22,8 @@ struct BlockParts {
 at::Tensor heads_of(const at::Tensor& x, int64_t dim);
 at::Tensor as_batch(const at::Tensor& x);
 
-// The attention of layer `layer`. With sequence.recompute only x, out and lse are kept for the backward pass; there both parts are computed again, and
-// attention's own backward is called on what was kept.
+// The attention of layer `layer`. With sequence.recompute only x, out and lse are kept for the backward pass; there
+// both parts are computed again, and attention's own backward is called on what was kept.
 at::Tensor run_block(const BlockParts& block, const at::Tensor& x, const Weights& weights, const Sequence& sequence,
                      int64_t layer);
 

@@ -223,7 +223,8 @@ at::Tensor Dit::predict(const at::Tensor& patches, const std::vector<Condition>&
         const at::Tensor wide = at::gelu(dense(normed, w[kUp], w[kUpBias]), "tanh");
         return at::addcmul(middle, m[3], dense(wide, w[kDown], w[kDownBias]));
       }};
-  for (int64_t layer = 0; layer < config_.layers; ++layer) x = run_block(block, x, layer_weights(layer), sequence, layer);
+  for (int64_t layer = 0; layer < config_.layers; ++layer)
+    x = run_block(block, x, layer_weights(layer), sequence, layer);
 
   // The end is modulated by the first layer's view of time and class.
   const int64_t last = kFirstLayer + config_.layers * weights_per_layer(config_);

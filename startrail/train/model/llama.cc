@@ -87,7 +87,8 @@ at::Tensor Llama::hidden(const Example& example, const Sequence& sequence) const
         return finish(config_, x, out, weights);
       }};
   at::Tensor x = embed(example.input, parameters_.front().value);
-  for (int64_t layer = 0; layer < config_.layers; ++layer) x = run_block(block, x, layer_weights(layer), sequence, layer);
+  for (int64_t layer = 0; layer < config_.layers; ++layer)
+    x = run_block(block, x, layer_weights(layer), sequence, layer);
   const at::Tensor& gain = parameters_[kFirstLayer + config_.layers * kWeights].value;
   return rms_norm(x, gain, config_.norm_eps);
 }
