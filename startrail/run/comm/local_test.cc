@@ -89,16 +89,19 @@ TEST(Local, BroadcastsAndGathers) {
 TEST(Local, CountsBytesMessagesAndWaitsByKindAndPeer) {
   run_ranks(2, 2, [](const GroupPtr& group) {
     if (group->rank() == 0) {
+      const auto start = std::chrono::steady_clock::now();
       group->wait(group->send(number(1), 1, 0, Traffic::p2p));
       group->wait(group->send(number(1), 1, 0, Traffic::p2p));
       group->wait(group->send(at::zeros({5}, at::kBFloat16), 1, 0, Traffic::merge));
+      const std::chrono::duration<double> all = std::chrono::steady_clock::now() - start;
       EXPECT_EQ((group->counts().messages.at({Traffic::p2p, 1}).sent_bytes), 24);
       EXPECT_EQ((group->counts().messages.at({Traffic::p2p, 1}).sent_messages), 2);
       EXPECT_EQ(group->counts().sent()[Traffic::merge], 10);
       EXPECT_EQ(group->counts().sent().total(), 34);
-      EXPECT_GT(group->counts().wait_seconds(), 0.02);
+      EXPECT_GT(group->counts().wait_seconds(), 0);
+      EXPECT_LE(group->counts().wait_seconds(), all.count());
     } else {
-      std::this_thread::sleep_for(std::chrono::milliseconds(30));
+      std::this_thread::sleep_for(std::chrono::milliseconds(30));  // so that most of it is waiting
       at::Tensor got = number(0), bits = at::zeros({5}, at::kBFloat16);
       group->wait(group->receive(got, 0, 0, Traffic::p2p));
       group->wait(group->receive(got, 0, 0, Traffic::p2p));
@@ -200,8 +203,7 @@ TEST(Group, AllGatherIsInRankOrder) {
 }
 
 TEST(Ranks, ThrowTheFirstErrorAndStopTheOthers) {
-  const auto start = std::chrono::steady_clock::now();
-  std::atomic<int> stopped{0};
+  std::atomic<int> stopped{0};  // those that would wait for ever otherwise
   try {
     run_ranks(8, 2, [&](const GroupPtr& group) {
       if (group->rank() == 5) throw UserError("five is wrong");
@@ -223,7 +225,6 @@ TEST(Ranks, ThrowTheFirstErrorAndStopTheOthers) {
     EXPECT_STREQ(error.what(), "five is wrong");
   }
   EXPECT_EQ(stopped, 7);
-  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(1));
 }
 
 TEST(Ranks, ComputeNoMoreAtATimeThanThreads) {
