@@ -1,15 +1,17 @@
-// Cases of the promise "exact on every grid", shared by the fast and the long test.
+// Cases of the promise "exact on every grid", shared by the fast and the long tests.
 #pragma once
 
+#include <algorithm>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "startrail/run/trial.h"
 
 namespace startrail {
 
-// The sequence, without how it is split: one float64 reference serves every run of it.
-struct Sequence {
+// A sequence, without how it is split: one float64 reference serves every run of it.
+struct WholeSequence {
   Mask mask;
   int64_t tokens = 64;
   int64_t heads = 16, key_heads = 16, dim = 8;
@@ -31,19 +33,44 @@ Mask make_mask(const std::string& name, int64_t tokens);
 // Holds one sequence's inputs, its float64 answer and, when needed, PyTorch's own errors.
 class Proof {
  public:
-  explicit Proof(const Sequence& sequence);
+  explicit Proof(const WholeSequence& input);
   // "" when the split run is within the promise and sends what the formulas say, else what went wrong.
   std::string check(const Split& split);
 
  private:
   Errors pytorch_errors(at::ScalarType type);
 
-  Sequence sequence_;
+  WholeSequence input_;
   Sample sample_;  // bfloat16 values, so that both types compute the same thing
   Answer truth_;
   std::vector<std::pair<at::ScalarType, Errors>> pytorch_errors_;
 };
 
 std::string to_text(const Split& split);
+
+// Hands out grids that fit, the least used first.
+class GridTurns {
+ public:
+  explicit GridTurns(int ranks) {
+    for (const Grid& grid : every_grid(ranks)) grids_.push_back({0, grid});
+  }
+  Grid next(int64_t heads, int64_t key_heads) {
+    std::pair<int, Grid>* best = nullptr;
+    for (auto& turn : grids_)
+      if (heads_fit(turn.second.heads, heads, key_heads) && (!best || turn.first < best->first)) best = &turn;
+    ++best->first;
+    return best->second;
+  }
+  size_t used() const {
+    return std::count_if(grids_.begin(), grids_.end(), [](const auto& turn) { return turn.first > 0; });
+  }
+
+ private:
+  std::vector<std::pair<int, Grid>> grids_;
+};
+
+// Every grid of 16 ranks, and every pair of (mask, layout, direction, GQA ratio, length, type) on some grid. Each
+// sequence has one float64 reference that serves three splits.
+void expect_every_pair(const std::vector<int64_t>& lengths);
 
 }  // namespace startrail

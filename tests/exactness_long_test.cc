@@ -1,4 +1,5 @@
-// The promise, on cases drawn at random. STARTRAIL_SEED repeats a run, STARTRAIL_CASES changes how many are drawn.
+// The promise, on long sequences and on cases drawn at random. STARTRAIL_SEED repeats a run, STARTRAIL_CASES changes
+// how many are drawn.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -15,6 +16,8 @@ uint64_t from_environment(const char* name, uint64_t fallback) {
   return text ? static_cast<uint64_t>(parse_int(text, name)) : fallback;
 }
 
+TEST(ExactnessLong, HoldsOnEveryGridOf16AndEveryPairOfSettings) { expect_every_pair({1000, 1021, 17, 4096}); }
+
 TEST(ExactnessLong, HoldsForRandomCases) {
   const uint64_t seed = from_environment("STARTRAIL_SEED", std::random_device()());
   const size_t wanted = from_environment("STARTRAIL_CASES", 600);
@@ -22,7 +25,7 @@ TEST(ExactnessLong, HoldsForRandomCases) {
   std::mt19937_64 random(seed);
   const auto pick = [&](const auto& values) { return values[random() % values.size()]; };
   for (size_t cases = 0; cases < wanted;) {
-    Sequence sequence;
+    WholeSequence sequence;
     sequence.tokens = random() % 8 == 0 ? 4096 : 1 + static_cast<int64_t>(random() % 1500);
     if (sequence.tokens < 8) sequence.tokens += 8;
     sequence.mask = make_mask(pick(mask_names()), sequence.tokens);
