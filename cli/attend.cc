@@ -1,6 +1,7 @@
 // startrail attend: one distributed attention, forward and backward, with its time, bytes, memory and error.
 #include <ATen/Parallel.h>
 #include <c10/core/ScalarType.h>
+#include <CLI/CLI.hpp>
 
 #include <algorithm>
 #include <iostream>

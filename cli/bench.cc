@@ -1,6 +1,7 @@
 // startrail bench kernel: the attention kernel beside PyTorch's, in one process and in turns.
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
+#include <CLI/CLI.hpp>
 
 #include <chrono>
 #include <cmath>

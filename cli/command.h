@@ -2,10 +2,13 @@
 // and an exit code by run.cc.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <filesystem>
 #include <iosfwd>
 #include <string>
+
+namespace CLI {
+class App;
+}
 
 namespace startrail::cli {
 

@@ -1,6 +1,7 @@
 // startrail doctor: what this machine offers and what is missing.
 #include <ATen/Parallel.h>
 #include <torch/version.h>
+#include <CLI/CLI.hpp>
 
 #include <iostream>
 #include <nlohmann/json.hpp>

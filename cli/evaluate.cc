@@ -1,4 +1,5 @@
 // startrail evaluate: the loss of a trained model on held-out data.
+#include <CLI/CLI.hpp>
 #include <iostream>
 #include <nlohmann/json.hpp>
 

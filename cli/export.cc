@@ -1,4 +1,5 @@
 // startrail export: a checkpoint as a folder that others load.
+#include <CLI/CLI.hpp>
 #include <filesystem>
 #include <iostream>
 #include <variant>

@@ -1,4 +1,5 @@
 // startrail plan: a grid's rings, steps, volumes and memory, and the proof that its plans are right.
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <atomic>
 #include <chrono>

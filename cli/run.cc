@@ -13,7 +13,7 @@
 
 #include "cli/command.h"
 #include "startrail/base/error.h"
-#include "startrail/run/reason.h"
+#include "startrail/run/comm/reason.h"
 
 namespace startrail::cli {
 namespace {

@@ -1,5 +1,6 @@
 // startrail sample: text or pictures from a trained model.
 #include <ATen/Parallel.h>
+#include <CLI/CLI.hpp>
 
 #include <algorithm>
 #include <filesystem>

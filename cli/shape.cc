@@ -1,6 +1,7 @@
 #include "cli/shape.h"
 
 #include <c10/core/ScalarType.h>
+#include <CLI/CLI.hpp>
 #include <algorithm>
 
 #include "startrail/base/error.h"

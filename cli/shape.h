@@ -1,12 +1,15 @@
 // The flags that describe one attention, shared by `attend` and `plan`, and the types that flags name.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "startrail/run/attention.h"
+
+namespace CLI {
+class App;
+}
 
 namespace startrail::cli {
 

@@ -1,6 +1,7 @@
 // startrail train: the main job. Says what will be trained, shows it live, and ends with a summary.
 #include <signal.h>
 #include <unistd.h>
+#include <CLI/CLI.hpp>
 
 #include <ATen/Parallel.h>
 #include <atomic>
@@ -36,6 +37,8 @@ void on_interrupt(int) {
 }
 
 void watch_interrupts() {
+  interrupts = 0;  // as in a new process, also in one that trained before
+  trained = false;
   struct sigaction action {};
   action.sa_handler = on_interrupt;
   action.sa_flags = SA_RESTART;

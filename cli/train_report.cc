@@ -1,12 +1,11 @@
 #include "cli/train_report.h"
 
-#include <unistd.h>
-
 #include <cmath>
 #include <filesystem>
 #include <iostream>
 #include <nlohmann/json.hpp>
 
+#include "cli/command.h"
 #include "startrail/base/error.h"
 #include "startrail/train/data/tokens/ngram.h"
 #include "startrail/train/store/run_files.h"
@@ -83,7 +82,7 @@ void print_job(const TrainJob& job, const Estimate& e) {
             << "run       " << c.run.folder << "\n";
 }
 
-Display::Display(double seconds_between) : between_(seconds_between), live_(isatty(STDOUT_FILENO)) {}
+Display::Display(double seconds_between) : between_(seconds_between), live_(shows_live(std::cout)) {}
 
 void Display::show(const StepReport& r, size_t skipped) {
   spent_ += r.seconds;

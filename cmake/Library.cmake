@@ -83,7 +83,7 @@ function(startrail_command)
   add_library(startrail_cli STATIC ${sources})
   target_compile_definitions(startrail_cli PRIVATE STARTRAIL_VERSION="${PROJECT_VERSION}")
   target_link_libraries(startrail_cli PUBLIC ${arg_LINKS})
-  _startrail_compile(startrail_cli LINKS startrail_torch)
+  _startrail_compile(startrail_cli QUICK LINKS startrail_torch)
   add_executable(startrail_command ${main})
   # One rpath for the built and the installed program; CMake would otherwise pad it with an entry that means "here".
   set_target_properties(
@@ -95,7 +95,8 @@ endfunction()
 
 # One GoogleTest program from SOURCES, or nothing when there are none. Tests start in the repository's root.
 # A fast program without libtorch has one ctest entry per TEST. Others are one entry: loading libtorch takes half a
-# second, longer than most tests. They run alone, because their ranks are threads that want all cores.
+# second, longer than most tests. They run alone, because their ranks are threads that want all cores; threads that wait
+# give theirs away, or a busy machine would spend several times as long on them.
 function(_startrail_test name)
   cmake_parse_arguments(arg "" "" "LABELS;SOURCES;HELPERS;LINKS" ${ARGN})
   if(NOT STARTRAIL_TESTS OR NOT arg_SOURCES)
@@ -103,10 +104,11 @@ function(_startrail_test name)
   endif()
   add_executable(${name} ${arg_SOURCES} ${arg_HELPERS})
   target_link_libraries(${name} PRIVATE ${arg_LINKS} GTest::gtest_main)
-  _startrail_compile(${name} PRECOMPILED _tests LINKS ${arg_LINKS})
+  _startrail_compile(${name} QUICK PRECOMPILED _tests LINKS ${arg_LINKS})
   if("startrail_torch" IN_LIST arg_LINKS OR "long" IN_LIST arg_LABELS)
     add_test(NAME ${name} COMMAND ${name} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
-    set_tests_properties(${name} PROPERTIES LABELS "${arg_LABELS}" RUN_SERIAL TRUE)
+    set_tests_properties(
+      ${name} PROPERTIES LABELS "${arg_LABELS}" RUN_SERIAL TRUE ENVIRONMENT OMP_WAIT_POLICY=PASSIVE)
   else()
     include(GoogleTest)
     gtest_discover_tests(
@@ -116,10 +118,13 @@ function(_startrail_test name)
 endfunction()
 
 # Flags for a target, and for one that uses libtorch a precompiled header (Precompiled.cmake) and the memory-bound job
-# pool.
+# pool. QUICK is for code that is compiled more often than it is run: the command and tests, which call the libraries.
 function(_startrail_compile target)
-  cmake_parse_arguments(arg "" "PRECOMPILED" LINKS ${ARGN})
+  cmake_parse_arguments(arg "QUICK" "PRECOMPILED" LINKS ${ARGN})
   target_link_libraries(${target} PRIVATE $<BUILD_INTERFACE:startrail_flags>)
+  if(arg_QUICK)
+    target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:-O1>)
+  endif()
   if("startrail_torch" IN_LIST arg_LINKS)
     target_precompile_headers(${target} REUSE_FROM startrail_precompiled${arg_PRECOMPILED})
     set_target_properties(${target} PROPERTIES JOB_POOL_COMPILE torch)

@@ -1,4 +1,5 @@
 // The command as users meet it: output, exit codes, and one clear sentence for every bad input.
+#include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>
 
@@ -43,43 +44,57 @@ TEST(Command, AttendsWithEveryKindOfMask) {
   }
 }
 
+// The level is chosen once in a process, by its environment.
 TEST(Command, IsRightOnEveryLevelItCanBeForcedTo) {
-  const char* chosen = getenv("STARTRAIL_ISA");
-  const std::string before = chosen ? chosen : "";
-  for (const std::string& level : cpu::level_names()) {
+  const auto at_level = [](const std::string& level, const std::string& arguments) {
+    const char* chosen = getenv("STARTRAIL_ISA");
+    const std::string before = chosen ? chosen : "";
     setenv("STARTRAIL_ISA", level.c_str(), 1);
-    for (const char* type : {"float32", "bfloat16"}) {
-      const Ended ended =
-          run_command(cat("attend --ranks 4 --grid team=2 --tokens 300 --heads 4 --kv-heads 2 --dim 40 "
-                          "--kernel flash --repeat 1 --check --dtype ",
-                          type));
-      EXPECT_EQ(ended.code, 0) << level << ": " << ended.text;
-    }
-    const Ended bench =
-        run_command("bench kernel --tokens 100 --dims 32 --masks causal,window:9 --threads 1 --rounds 1 --json");
-    ASSERT_EQ(bench.code, 0) << bench.text;
-    const auto json = nlohmann::json::parse(bench.text);
-    EXPECT_EQ(json["level"], level);
-    EXPECT_EQ(nlohmann::json::parse(run_command("doctor --json").text)["level"], level);
-    for (const auto& result : json["results"])
-      for (const char* pass : {"forward", "backward"}) EXPECT_GT(result[pass]["ratio"], 0) << result;
+    const Ended ended = run_process(arguments);
+    if (chosen)
+      setenv("STARTRAIL_ISA", before.c_str(), 1);
+    else
+      unsetenv("STARTRAIL_ISA");
+    return ended;
+  };
+  for (const std::string& level : cpu::level_names()) {
+    const Ended ended = at_level(level,
+                                 "attend --ranks 4 --grid team=2 --tokens 300 --heads 4 --kv-heads 2 --dim 40 "
+                                 "--kernel flash --repeat 1 --check --dtype bfloat16");
+    EXPECT_EQ(ended.code, 0) << level << ": " << ended.text;
+    EXPECT_EQ(nlohmann::json::parse(at_level(level, "doctor --json").text)["level"], level);
   }
-  setenv("STARTRAIL_ISA", "", 1);  // as if it were not set
-  const auto doctor = nlohmann::json::parse(run_command("doctor --json").text);
+  const auto doctor = nlohmann::json::parse(at_level("", "doctor --json").text);  // as if it were not set
   EXPECT_EQ(doctor["level"], cpu::level_names().front());
   EXPECT_EQ(doctor["levels"], nlohmann::json(cpu::level_names()));
-  setenv("STARTRAIL_ISA", "sse9", 1);
-  const auto still = nlohmann::json::parse(run_command("doctor --json").text);  // is for finding out what is wrong
+  const auto still = nlohmann::json::parse(at_level("sse9", "doctor --json").text);  // is for finding out what is wrong
   EXPECT_EQ(still["level"], "none");
   EXPECT_NE(still["missing"].dump().find("STARTRAIL_ISA=sse9 is not a level of this processor"), std::string::npos);
-  const Ended refused = run_command("attend --ranks 1 --grid ring --tokens 64 --repeat 1");
+  const Ended refused = at_level("sse9", "attend --ranks 1 --grid ring --tokens 64 --repeat 1");
   EXPECT_EQ(refused.code, 2);
   EXPECT_NE(refused.text.find("STARTRAIL_ISA=sse9 is not a level of this processor"), std::string::npos)
       << refused.text;
-  if (before.empty())
-    unsetenv("STARTRAIL_ISA");
-  else
-    setenv("STARTRAIL_ISA", before.c_str(), 1);
+}
+
+TEST(Command, MeasuresTheKernelBesidePyTorchs) {
+  const Ended ended =
+      run_command("bench kernel --tokens 100 --dims 32 --masks causal,window:9 --threads 1 --rounds 2 --json");
+  ASSERT_EQ(ended.code, 0) << ended.text;
+  const auto json = nlohmann::json::parse(ended.text);
+  EXPECT_EQ(json["level"], cpu::level().name);
+  ASSERT_EQ(json["results"].size(), 2u);
+  EXPECT_EQ(json["results"][0]["mask"], "causal");
+  EXPECT_EQ(json["results"][1]["mask"], "window 9");
+  const auto pairs = [](int64_t window) { return (100 - window) * window + window * (window + 1) / 2; };
+  for (size_t i = 0; i < 2; ++i)
+    for (const char* pass : {"forward", "backward"}) {
+      const auto& result = json["results"][i][pass];
+      const double ms = result["ms"], rate = result["gflops"], work = 4.0 * 4 * 32 * pairs(i == 0 ? 100 : 9);
+      EXPECT_NEAR(result["ratio"], result["pytorch_ms"].get<double>() / ms, 1e-9);
+      EXPECT_NEAR(rate, work * (*pass == 'b' ? 2.5 : 1) / ms / 1e6, 1e-6 * rate);
+      EXPECT_NEAR(result["share_of_gemm"], rate / json["results"][i]["gemm_gflops"].get<double>(), 1e-9);
+      EXPECT_LE(result["best_ms"], ms);
+    }
 }
 
 TEST(Command, ShowsAndProvesPlans) {
@@ -123,6 +138,31 @@ TEST(Command, HelpsEverywhere) {
   EXPECT_NE(run_command("--version").text.find("startrail "), std::string::npos);
   const Ended doctor = run_command("doctor --json");
   EXPECT_EQ(nlohmann::json::parse(doctor.text)["torch"].get<std::string>().substr(0, 2), "2.");
+}
+
+// What a function cannot show: the program's own exit codes and streams.
+TEST(Command, IsAProgram) {
+  const Ended version = run_process("--version");
+  EXPECT_EQ(version.code, 0);
+  EXPECT_EQ(version.text, run_command("--version").text);
+  const Ended refused = run_process("attend --mask diagonal");
+  EXPECT_EQ(refused.code, 2);
+  EXPECT_EQ(refused.text, run_command("attend --mask diagonal").text);
+  EXPECT_EQ(run_process("attend --mask diagonal 2>/dev/null").text, "");
+  const Ended full = run_process("plan --json >/dev/full");
+  EXPECT_EQ(full.code, 3);
+  EXPECT_EQ(full.text, "startrail: the output could not be written\n");
+}
+
+// A call leaves nothing behind that the next would meet.
+TEST(Command, RunsAgainAfterAnyError) {
+  const int threads = at::get_num_threads();
+  const Ended first = run_command("plan --ranks 4 --grid ring");
+  EXPECT_EQ(run_command("plan --rank 16").code, 2);
+  EXPECT_EQ(run_command("plan --json --nonsense").code, 2);
+  EXPECT_EQ(run_command("attend --ranks 2 --grid ring --tokens 64 --heads 1 --repeat 1 --threads 7").code, 0);
+  EXPECT_EQ(run_command("plan --ranks 4 --grid ring").text, first.text);
+  EXPECT_EQ(at::get_num_threads(), threads);
 }
 
 TEST(Command, AnswersEveryBadInputWithOneSentenceAndExit2) {

@@ -11,80 +11,29 @@
 #include "startrail/train/loop/resolve.h"
 #include "startrail/train/loop/trainer.h"
 #include "startrail/train/model/weights.h"
+#include "tests/training.h"
 
 namespace startrail {
 namespace {
 
 namespace fs = std::filesystem;
 
-TrainConfig small_config() {
-  TrainConfig config;
-  config.model.preset = "dit-tiny";
-  config.model.layers = 2;
-  config.model.dim = 64;
-  config.model.classes = 4;
-  config.data.path = kShapes;
-  config.data.generated = 1000;
-  config.train.precision = "float32";
-  config.train.steps = 30;
-  config.train.batch = 2;
-  config.train.warmup = 5;
-  config.train.learning_rate = 2e-3;
-  config.parallel.threads = 2;
-  config.validate.every = 0;
-  config.validate.windows = 2;
-  return config;
-}
-
-TrainingResult run_training(const TrainConfig& given, const fs::path& checkpoint = {}) {
-  const auto [config, model] = resolve({.config = given});
-  const auto& shape = std::get<DitConfig>(model);
-  check_config(config, shape);
-  return train({config,
-                [&] { return std::make_unique<Dit>(shape); },
-                std::make_shared<PictureSource>(open_pictures(pictures_options(config, shape)), nullptr, shape,
-                                                picture_source_options(config, shape)),
-                {},
-                checkpoint,
-                {},
-                !config.run.folder.empty() && config.run.save_every > 0,
-                {}});
-}
-
 TEST(DitTraining, IsTheSameOnAnyGrid) {
-  for (const char* objective : {"flow", "ddpm"}) {
-    SCOPED_TRACE(objective);
-    TrainConfig config = small_config();
-    config.model.objective = objective;
-    config.run.save_every = 0;
-    const TrainingResult one = run_training(config);
-    ASSERT_EQ(one.losses.size(), 30u);
-    for (const auto& [ranks, grid, data_parallel] : {std::tuple(8, "ring", 1), std::tuple(8, "startrail:2", 1),
-                                                     std::tuple(8, "team=4,stripe=2", 1), std::tuple(4, "ring", 2)}) {
-      SCOPED_TRACE(cat(grid, " on ", ranks));
-      config.parallel.ranks = ranks;
-      config.parallel.grid = grid;
-      config.parallel.data_parallel = data_parallel;
-      const TrainingResult many = run_training(config);
-      for (size_t i = 0; i < one.losses.size(); ++i)
-        EXPECT_NEAR(many.losses[i], one.losses[i], 1e-4 * one.losses[i]) << "step " << i;
-      EXPECT_NEAR(*many.validation, *one.validation, 1e-4 * *one.validation);
-    }
-    EXPECT_LT(one.losses.back(), one.losses.front());
-  }
+  expect_dit_losses_of_one_rank("flow", 8, {{8, 1, "ring"}, {8, 1, "team=4,stripe=2"}});
+  expect_dit_losses_of_one_rank("ddpm", 8, {{8, 1, "startrail:2"}, {4, 2, "ring"}});
 }
 
 // Several pictures in a sequence are the same training as one after the other.
 TEST(DitTraining, PacksPictures) {
-  TrainConfig config = small_config();
+  TrainConfig config = small_dit_config();
   config.run.save_every = 0;
   config.train.batch = 4;
-  const TrainingResult single = run_training(config);
+  const TrainingResult single = run_dit_training(config);
   config.train.batch = 1;
   config.train.tokens = 4 * 64;
   config.parallel.ranks = 4;
   config.parallel.grid = "startrail:2";
-  const TrainingResult packed = run_training(config);
+  const TrainingResult packed = run_dit_training(config);
   for (size_t i = 0; i < single.losses.size(); ++i)
     EXPECT_NEAR(packed.losses[i], single.losses[i], 1e-4 * single.losses[i]) << i;
 }
@@ -92,7 +41,7 @@ TEST(DitTraining, PacksPictures) {
 // Levels from a quarter to three quarters: half of those drawn evenly, and 73% of the logistics of normal numbers.
 TEST(DitTraining, DrawsLevelsOfNoiseAsAskedFor) {
   for (const auto& [times, share] : {std::pair("uniform", 0.5), std::pair("logit-normal", 0.728)}) {
-    TrainConfig config = small_config();
+    TrainConfig config = small_dit_config();
     config.data.times = times;
     const auto shape = std::get<DitConfig>(model_config(config));
     config = resolve({.config = config}).config;
@@ -114,15 +63,15 @@ TEST(DitTraining, DrawsLevelsOfNoiseAsAskedFor) {
 
 TEST(DitTraining, GoesOnFromACheckpointWithItsMeanOfWeights) {
   const TempFolder folder;
-  TrainConfig config = small_config();
+  TrainConfig config = small_dit_config();
   config.train.ema = 0.9;
   config.train.steps = 6;
   config.run.save_every = 3;
   config.run.keep = 0;
   config.run.folder = folder.path("whole");
-  const TrainingResult whole = run_training(config);
+  const TrainingResult whole = run_dit_training(config);
   config.run.folder = folder.path("half");
-  const TrainingResult half = run_training(config, fs::path(folder.path("whole")) / "checkpoints/step-00000003");
+  const TrainingResult half = run_dit_training(config, fs::path(folder.path("whole")) / "checkpoints/step-00000003");
   ASSERT_EQ(half.losses.size(), 3u);
   for (size_t i = 0; i < 3; ++i) EXPECT_EQ(half.losses[i], whole.losses[i + 3]);
   for (const char* file : {"model.safetensors", "ema.safetensors", "optimizer.safetensors"}) {
@@ -157,7 +106,7 @@ class Poisoned : public PictureSource {
 TEST(DitTraining, ABadLastStepLosesNothing) {
   for (const bool stops : {false, true}) {
     const TempFolder folder;
-    TrainConfig config = small_config();
+    TrainConfig config = small_dit_config();
     config.train.steps = stops ? 9 : 3;
     config.train.batch = 1;
     config.run.save_every = 0;
@@ -189,7 +138,7 @@ TEST(DitTraining, NeedsAboutTheMemoryThatWasEstimated) {
         std::tuple(1, "ring", "float32", false, 256), std::tuple(4, "startrail:2", "float32", true, 256),
         std::tuple(4, "ring", "bfloat16", true, 256), std::tuple(1, "ring", "float32", true, 64),
         std::tuple(1, "ring", "bfloat16", false, 64)}) {  // 16 pictures in a sequence
-    TrainConfig config = small_config();
+    TrainConfig config = small_dit_config();
     config.run.save_every = 0;
     config.model.height = config.model.width = side;
     config.train.tokens = 4096;
@@ -203,7 +152,7 @@ TEST(DitTraining, NeedsAboutTheMemoryThatWasEstimated) {
     config.parallel.grid = grid;
     const auto [settled, model] = resolve({.config = config});
     const Estimate e = estimate(settled, model);
-    const TrainingResult result = run_training(config);
+    const TrainingResult result = run_dit_training(config);
     const auto measured = static_cast<double>(result.last.peak_bytes);
     const std::string what = cat(ranks, " ranks, ", grid, " ", precision, recompute ? "" : ", all saved", ", side ",
                                  side, ": measured ", human_bytes(measured), " (static ",
@@ -217,7 +166,7 @@ TEST(DitTraining, NeedsAboutTheMemoryThatWasEstimated) {
 // Weights and what is kept for each of them are most of it here, so that a copy of them all would show.
 TEST(DitTraining, NeedsNoCopiesOfItsWeightsThatWereNotEstimated) {
   for (const char* precision : {"float32", "bfloat16"}) {
-    TrainConfig config = small_config();
+    TrainConfig config = small_dit_config();
     config.run.save_every = 0;
     config.model.dim = 512;
     config.train.steps = 2;
@@ -226,7 +175,7 @@ TEST(DitTraining, NeedsNoCopiesOfItsWeightsThatWereNotEstimated) {
     const auto [settled, model] = resolve({.config = config});
     const Estimate e = estimate(settled, model);
     ASSERT_GT(e.weights + e.gradients + e.optimizer, 0.9 * static_cast<double>(e.rank_bytes()));
-    const auto measured = static_cast<double>(run_training(config).last.peak_bytes);
+    const auto measured = static_cast<double>(run_dit_training(config).last.peak_bytes);
     EXPECT_LT(measured, 1.25 * static_cast<double>(e.rank_bytes())) << precision;
     EXPECT_GT(measured, 0.6 * static_cast<double>(e.rank_bytes())) << precision;
   }

@@ -1,6 +1,11 @@
 #include "tests/exactness.h"
 
 #include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <array>
+#include <map>
+#include <set>
 
 #include "startrail/base/text.h"
 
@@ -10,6 +15,26 @@ namespace {
 Sample in_type(const Sample& sample, at::ScalarType type) {
   return {sample.q.to(type), sample.k.to(type), sample.v.to(type), sample.dout.to(type)};
 }
+
+// Counts the pairs of settings that have met.
+class Pairs {
+ public:
+  void add(const std::vector<std::string>& settings) {
+    for (size_t i = 0; i < settings.size(); ++i) {
+      values_[i].insert(settings[i]);
+      for (size_t j = i + 1; j < settings.size(); ++j) met_[{i, j}].insert({settings[i], settings[j]});
+    }
+  }
+  void expect_complete() const {
+    for (const auto& [factors, met] : met_)
+      EXPECT_EQ(met.size(), values_.at(factors.first).size() * values_.at(factors.second).size())
+          << "factors " << factors.first << " and " << factors.second;
+  }
+
+ private:
+  std::map<size_t, std::set<std::string>> values_;
+  std::map<std::pair<size_t, size_t>, std::set<std::pair<std::string, std::string>>> met_;
+};
 
 }  // namespace
 
@@ -85,6 +110,36 @@ std::string Proof::check(const Split& split) {
         run.ranks[rank].backward != formula_volume(split.grid, backward, rank, problem))
       return cat(where, ": rank ", rank, " sends other bytes than the formula");
   return "";
+}
+
+void expect_every_pair(const std::vector<int64_t>& lengths) {
+  constexpr std::array<Order, 3> orders = {Order::contiguous, Order::zigzag, Order::striped};
+  constexpr std::array<int64_t, 3> ratios = {1, 2, 8};
+  GridTurns grids(16);
+  Pairs pairs;
+  for (size_t m = 0; m < mask_names().size(); ++m)
+    for (size_t n = 0; n < lengths.size(); ++n) {
+      const int64_t ratio = ratios[(m + n) % 3];
+      // Long sequences have fewer heads, or they would take most of the test's time.
+      const bool is_long = lengths[n] > 2000;
+      const int64_t heads = !is_long ? 16 : ratio == 8 ? 8 : 2, dim = is_long ? 4 : 8;
+      Proof proof({.mask = make_mask(mask_names()[m], lengths[n]),
+                   .tokens = lengths[n],
+                   .heads = heads,
+                   .key_heads = heads / ratio,
+                   .dim = dim,
+                   .seed = 100 * m + n});
+      for (size_t s = 0; s < 3; ++s) {
+        Split split{.grid = grids.next(heads, heads / ratio), .order = orders[s]};
+        split.direction = (m + n + s) % 2 ? Direction::queries : Direction::keys;
+        split.type = (m + n / 2 + s / 2) % 2 ? at::kBFloat16 : at::kFloat;
+        EXPECT_EQ(proof.check(split), "");
+        pairs.add({mask_names()[m], to_text(split.order), split.direction == Direction::keys ? "keys" : "queries",
+                   cat(ratio), cat(lengths[n]), cat(split.type)});
+      }
+    }
+  EXPECT_EQ(grids.used(), 35u);
+  pairs.expect_complete();
 }
 
 }  // namespace startrail

@@ -1,7 +1,9 @@
-// Cases of the promise "exact on every grid", shared by the fast and the long test.
+// Cases of the promise "exact on every grid", shared by the fast and the long tests.
 #pragma once
 
+#include <algorithm>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "startrail/run/trial.h"
@@ -45,5 +47,30 @@ class Proof {
 };
 
 std::string to_text(const Split& split);
+
+// Hands out grids that fit, the least used first.
+class GridTurns {
+ public:
+  explicit GridTurns(int ranks) {
+    for (const Grid& grid : every_grid(ranks)) grids_.push_back({0, grid});
+  }
+  Grid next(int64_t heads, int64_t key_heads) {
+    std::pair<int, Grid>* best = nullptr;
+    for (auto& turn : grids_)
+      if (heads_fit(turn.second.heads, heads, key_heads) && (!best || turn.first < best->first)) best = &turn;
+    ++best->first;
+    return best->second;
+  }
+  size_t used() const {
+    return std::count_if(grids_.begin(), grids_.end(), [](const auto& turn) { return turn.first > 0; });
+  }
+
+ private:
+  std::vector<std::pair<int, Grid>> grids_;
+};
+
+// Every grid of 16 ranks, and every pair of (mask, layout, direction, GQA ratio, length, type) on some grid. Each
+// sequence has one float64 reference that serves three splits.
+void expect_every_pair(const std::vector<int64_t>& lengths);
 
 }  // namespace startrail

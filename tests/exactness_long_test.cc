@@ -1,4 +1,5 @@
-// The promise, on cases drawn at random. STARTRAIL_SEED repeats a run, STARTRAIL_CASES changes how many are drawn.
+// The promise, on long sequences and on cases drawn at random. STARTRAIL_SEED repeats a run, STARTRAIL_CASES changes
+// how many are drawn.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -14,6 +15,8 @@ uint64_t from_environment(const char* name, uint64_t fallback) {
   const char* text = std::getenv(name);
   return text ? static_cast<uint64_t>(parse_int(text, name)) : fallback;
 }
+
+TEST(ExactnessLong, HoldsOnEveryGridOf16AndEveryPairOfSettings) { expect_every_pair({1000, 1021, 17, 4096}); }
 
 TEST(ExactnessLong, HoldsForRandomCases) {
   const uint64_t seed = from_environment("STARTRAIL_SEED", std::random_device()());

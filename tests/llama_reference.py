@@ -1,4 +1,4 @@
-"""What transformers makes of a Llama model: the yardstick of llama_test.cc.
+"""What transformers makes of a Llama model: the yardstick of llama_twin.cc.
 
 usage: llama_reference.py make FOLDER TOKENS    for every kind of model random weights in FOLDER/KIND, and
                                                reference.safetensors: tokens, logits, loss and every gradient

@@ -281,10 +281,18 @@ TEST_F(TrainCommand, ExplainsEverySetting) {
   TrainConfig config;
   const Ended ended = run_command("train --help-config");
   EXPECT_EQ(ended.code, 0);
-  for (const Setting& setting : settings_of(config)) {
-    const std::string key = setting.name.substr(setting.name.find('.') + 1);
-    EXPECT_NE(ended.text.find(key), std::string::npos) << setting.name;
+  // Each has a paragraph that begins with its name, and what it is for, wrapped.
+  std::map<std::string, std::string> explained;
+  std::istringstream lines("\n" + ended.text);
+  std::string name;
+  for (std::string line; std::getline(lines, line);) {
+    std::istringstream words(line);
+    std::string word;
+    if (line.starts_with("  ") && line[2] != ' ') words >> name;
+    while (words >> word) explained[name] += " " + word;
   }
+  for (const Setting& setting : settings_of(config))
+    EXPECT_NE(explained[setting.name].find(" " + setting.help), std::string::npos) << setting.name;
 }
 
 TEST_F(TrainCommand, SaysWhatIsWrong) {

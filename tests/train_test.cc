@@ -27,28 +27,8 @@ namespace {
 namespace fs = std::filesystem;
 
 TEST(Train, LossesDoNotDependOnTheRanks) {
-  const TempFolder folder;
-  TrainConfig config = small_config(folder);
-  config.train.steps = 30;
-  config.train.batch = 2;
-  const std::vector<double> one = run_training(config).losses;
-  ASSERT_EQ(one.size(), 30u);
-  EXPECT_LT(one.back(), one.front() - 0.5);  // it learns
-  const auto expect_same = [&](int ranks, int data_parallel, const char* grid) {
-    config.parallel.ranks = ranks;
-    config.parallel.data_parallel = data_parallel;
-    config.parallel.grid = grid;
-    const std::vector<double> many = run_training(config).losses;
-    ASSERT_EQ(many.size(), one.size());
-    for (size_t i = 0; i < one.size(); ++i)
-      EXPECT_NEAR(many[i], one[i], 1e-4 * one[i]) << grid << " on " << ranks << ", step " << i + 1;
-  };
-  expect_same(8, 1, "ring");
-  expect_same(8, 1, "startrail:2");
-  expect_same(8, 1, "team=2,ring=2,stripe=1,heads=2");
-  expect_same(8, 2, "startrail:2");
-  config.train.recompute = false;
-  expect_same(8, 1, "team=2,ring=2,stripe=1,heads=2");
+  expect_losses_of_one_rank(
+      10, {{8, 1, "ring", true}, {8, 2, "startrail:2", true}, {8, 1, "team=2,ring=2,stripe=1,heads=2", false}});
 }
 
 TEST(Train, PackedDocumentsDoNotDependOnTheRanks) {

@@ -10,6 +10,7 @@
 #include <random>
 #include <thread>
 
+#include "startrail/train/loop/resolve.h"
 #include "startrail/train/model/weights.h"
 
 namespace startrail {
@@ -60,6 +61,83 @@ TrainingResult run_training(const TrainConfig& config, const fs::path& checkpoin
   training.observer.on_checkpoint = on_checkpoint;
   training.observer.stop = [&] { return ++steps == stop_after; };
   return train(training);
+}
+
+void expect_losses_of_one_rank(int steps, const std::vector<SplitRun>& splits) {
+  const TempFolder folder;
+  TrainConfig config = small_config(folder);
+  config.train.steps = steps;
+  config.train.batch = 2;
+  const std::vector<double> one = run_training(config).losses;
+  ASSERT_EQ(one.size(), static_cast<size_t>(steps));
+  EXPECT_LT(one.back(), one.front() - 0.5);  // it learns
+  for (const SplitRun& split : splits) {
+    config.parallel.ranks = split.ranks;
+    config.parallel.data_parallel = split.data_parallel;
+    config.parallel.grid = split.grid;
+    config.train.recompute = split.recompute;
+    const std::vector<double> many = run_training(config).losses;
+    ASSERT_EQ(many.size(), one.size());
+    for (size_t i = 0; i < one.size(); ++i)
+      EXPECT_NEAR(many[i], one[i], 1e-4 * one[i]) << split.grid << " on " << split.ranks << ", step " << i + 1;
+  }
+}
+
+TrainConfig small_dit_config() {
+  TrainConfig config;
+  config.model.preset = "dit-tiny";
+  config.model.layers = 2;
+  config.model.dim = 64;
+  config.model.classes = 4;
+  config.data.path = kShapes;
+  config.data.generated = 1000;
+  config.train.precision = "float32";
+  config.train.steps = 30;
+  config.train.batch = 2;
+  config.train.warmup = 5;
+  config.train.learning_rate = 2e-3;
+  config.parallel.threads = 2;
+  config.validate.every = 0;
+  config.validate.windows = 2;
+  return config;
+}
+
+TrainingResult run_dit_training(const TrainConfig& given, const fs::path& checkpoint) {
+  const auto [config, model] = resolve({.config = given});
+  const auto& shape = std::get<DitConfig>(model);
+  check_config(config, shape);
+  return train({config,
+                [&] { return std::make_unique<Dit>(shape); },
+                std::make_shared<PictureSource>(open_pictures(pictures_options(config, shape)), nullptr, shape,
+                                                picture_source_options(config, shape)),
+                {},
+                checkpoint,
+                {},
+                !config.run.folder.empty() && config.run.save_every > 0,
+                {}});
+}
+
+void expect_dit_losses_of_one_rank(const char* objective, int steps, const std::vector<SplitRun>& splits) {
+  SCOPED_TRACE(objective);
+  TrainConfig config = small_dit_config();
+  config.model.objective = objective;
+  config.train.steps = steps;
+  config.run.save_every = 0;
+  const TrainingResult one = run_dit_training(config);
+  ASSERT_EQ(one.losses.size(), static_cast<size_t>(steps));
+  EXPECT_LT(one.losses.back(), one.losses.front());
+  for (const SplitRun& split : splits) {
+    SCOPED_TRACE(cat(split.grid, " on ", split.ranks));
+    config.parallel.ranks = split.ranks;
+    config.parallel.data_parallel = split.data_parallel;
+    config.parallel.grid = split.grid;
+    config.train.recompute = split.recompute;
+    const TrainingResult many = run_dit_training(config);
+    ASSERT_EQ(many.losses.size(), one.losses.size());
+    for (size_t i = 0; i < one.losses.size(); ++i)
+      EXPECT_NEAR(many.losses[i], one.losses[i], 1e-4 * one.losses[i]) << "step " << i;
+    EXPECT_NEAR(*many.validation, *one.validation, 1e-4 * *one.validation);
+  }
 }
 
 void kill_and_resume(int times, unsigned seed) {

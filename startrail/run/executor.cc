@@ -8,7 +8,7 @@
 
 #include "startrail/base/error.h"
 #include "startrail/plan/text.h"
-#include "startrail/run/reason.h"
+#include "startrail/run/comm/reason.h"
 
 namespace startrail {
 namespace {

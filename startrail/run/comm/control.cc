@@ -8,7 +8,7 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include "startrail/base/error.h"
-#include "startrail/run/reason.h"
+#include "startrail/run/comm/reason.h"
 
 namespace startrail {
 namespace {

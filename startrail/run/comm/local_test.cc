@@ -64,8 +64,7 @@ TEST(Local, TellsWhenTheTwoSidesDisagree) {
 }
 
 TEST(Ranks, ThrowTheFirstErrorAndStopTheOthers) {
-  const auto start = std::chrono::steady_clock::now();
-  std::atomic<int> stopped{0};
+  std::atomic<int> stopped{0};  // those that would wait for ever otherwise
   try {
     run_ranks(8, 2, [&](const GroupPtr& group) {
       if (group->rank() == 5) throw UserError("five is wrong");
@@ -86,7 +85,6 @@ TEST(Ranks, ThrowTheFirstErrorAndStopTheOthers) {
     EXPECT_STREQ(error.what(), "five is wrong");
   }
   EXPECT_EQ(stopped, 7);
-  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(1));
 }
 
 TEST(Ranks, ComputeNoMoreAtATimeThanThreads) {

@@ -8,8 +8,8 @@
 #include "startrail/base/error.h"
 #include "startrail/base/threads.h"
 #include "startrail/run/comm/local.h"
+#include "startrail/run/comm/reason.h"
 #include "startrail/run/comm/slots.h"
-#include "startrail/run/reason.h"
 
 namespace startrail {
 

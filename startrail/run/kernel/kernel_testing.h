@@ -4,8 +4,10 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -79,19 +81,47 @@ inline void expect_close(const at::Tensor& got, const at::Tensor& truth, double 
   EXPECT_LE(error_of(got, truth), tolerance) << what;
 }
 
-inline void expect_close(const Results& got, const Results& truth, double tolerance, const std::string& label) {
-  expect_close(got.out, truth.out, tolerance, label + ", out");
+// A result's rows that see nothing, where lse is -inf, as 0.
+inline at::Tensor finite_lse(const at::Tensor& lse) { return lse.masked_fill(lse == -kInfinity, 0); }
+
+// The largest error allowed in each result.
+struct Bounds {
+  double out, lse, dq, dk, dv;
+  explicit Bounds(double all) : out(all), lse(all), dq(all), dk(all), dv(all) {}
+  // To `factor` times the error that `other` has, where that is more.
+  void widen(const Results& other, const Results& truth, double factor) {
+    out = std::max(out, factor * error_of(other.out, truth.out));
+    lse = std::max(lse, factor * error_of(finite_lse(other.lse), finite_lse(truth.lse)));
+    dq = std::max(dq, factor * error_of(other.dq, truth.dq));
+    dk = std::max(dk, factor * error_of(other.dk, truth.dk));
+    dv = std::max(dv, factor * error_of(other.dv, truth.dv));
+  }
+};
+
+inline void expect_close(const Results& got, const Results& truth, const Bounds& bounds, const std::string& label) {
+  expect_close(got.out, truth.out, bounds.out, label + ", out");
   EXPECT_TRUE(at::equal(got.lse == -kInfinity, truth.lse == -kInfinity)) << label;
-  expect_close(got.lse.masked_fill(got.lse == -kInfinity, 0), truth.lse.masked_fill(truth.lse == -kInfinity, 0),
-               tolerance, label + ", lse");
-  expect_close(got.dq, truth.dq, tolerance, label + ", dq");
-  expect_close(got.dk, truth.dk, tolerance, label + ", dk");
-  expect_close(got.dv, truth.dv, tolerance, label + ", dv");
+  expect_close(finite_lse(got.lse), finite_lse(truth.lse), bounds.lse, label + ", lse");
+  expect_close(got.dq, truth.dq, bounds.dq, label + ", dq");
+  expect_close(got.dk, truth.dk, bounds.dk, label + ", dk");
+  expect_close(got.dv, truth.dv, bounds.dv, label + ", dv");
+}
+inline void expect_close(const Results& got, const Results& truth, double tolerance, const std::string& label) {
+  expect_close(got, truth, Bounds(tolerance), label);
+}
+
+// The reference's answer in float64, computed once for all kernels, levels and types: it is most of the work.
+inline const Results& truth_of(const Case& c) {
+  static std::map<std::string, Results> known;
+  const std::string name = cat(to_text(c.mask), " ", to_text(c.order), " ", c.tokens, " ", c.heads, " ", c.key_heads,
+                               " ", c.dim, " ", c.batch, " ", c.gain, " ", c.dout_gain);
+  const auto found = known.find(name);
+  return found != known.end() ? found->second : known[name] = run(reference_kernel(), c, at::kDouble, at::kDouble);
 }
 
 inline void compare(const Kernel& kernel, const Case& c, at::ScalarType type, double tolerance,
                     const std::string& what) {
-  expect_close(run(kernel, c, type, at::kFloat), run(reference_kernel(), c, at::kDouble, at::kDouble), tolerance,
+  expect_close(run(kernel, c, type, at::kFloat), truth_of(c), tolerance,
                cat(what, ", ", to_text(c.mask), ", ", to_text(c.order), ", tokens ", c.tokens));
 }
 

@@ -11,8 +11,10 @@ namespace {
 TEST(FlashKernel, MatchesTheReferenceOnThousandsOfRandomShapes) {
   const unsigned seed = std::random_device{}();
   std::cout << "seed " << seed << std::endl;
-  for (const Tried& level : tried())
-    fuzz_flash(*level.kernel, level.pairs, level.name, seed, level.name == cpu::level_names()[0] ? 2000 : 500);
+  std::vector<Tried> levels = tried();
+  fuzz_flash(levels, seed, 500);
+  levels.erase(levels.begin() + 1, levels.end());
+  fuzz_flash(levels, seed + 1, 1500);
 }
 
 }  // namespace
