@@ -102,7 +102,7 @@ std::string Proof::check(const Split& split) {
     return cat(where, ": errors ", errors.out, " ", errors.dq, " ", errors.dk, " ", errors.dv, " allowed ", limits.out,
                " ", limits.dq, " ", limits.dk, " ", limits.dv);
   const int ranks = split.grid.ranks();
-  const Problem problem = make_problem(options, ranks, 1, static_cast<int>(sequence_.heads),
+  const Problem problem = make_problem(options, 1, static_cast<int>(sequence_.heads),
                                        static_cast<int>(sequence_.key_heads), sequence_.dim, split.type);
   const Pass backward = split.direction == Direction::keys ? Pass::backward_keys : Pass::backward_queries;
   for (int rank = 0; rank < ranks; ++rank)
