@@ -14,13 +14,13 @@ int main() {
   startrail::AttentionOptions options;
   options.grid = startrail::parse_grid("startrail:2", ranks);
   options.tokens = tokens;
-  options.layout = startrail::Order::zigzag;
+  options.order = startrail::Order::zigzag;
   options.mask.causal = true;
 
   std::mutex mutex;
   double total = 0;
   startrail::run_ranks(ranks, /*threads=*/2, [&](const std::shared_ptr<startrail::Group>& group) {
-    const startrail::Layout layout{options.layout, tokens, ranks};
+    const startrail::Layout layout{options.order, tokens, ranks};
     const int64_t own = startrail::chunk_tokens(layout, group->rank());
     const auto draw = [&] { return at::randn({1, heads, own, dim}).requires_grad_(); };
     const at::Tensor q = draw(), k = draw(), v = at::ones({1, heads, own, dim}).requires_grad_();
