@@ -100,8 +100,9 @@ TEST(Command, MeasuresTheKernelBesidePyTorchs) {
 TEST(Command, ShowsAndProvesPlans) {
   const Ended shown = run_command("plan --ranks 16 --grid startrail:2 --rank 3 --check --ranks-per-node 8");
   EXPECT_EQ(shown.code, 0) << shown.text;
-  for (const char* part : {"4 concentric rings of 4", "0 -> 2 -> 4 -> 6 -> 0", "gather query 3 -> query 2,3 over 2:2 3:3",
-                           "proved", "0.534", "leaves its node", "held by a rank"})
+  for (const char* part :
+       {"4 concentric rings of 4", "0 -> 2 -> 4 -> 6 -> 0", "gather query 3 -> query 2,3 over 2:2 3:3", "proved",
+        "0.534", "leaves its node", "held by a rank"})
     EXPECT_NE(shown.text.find(part), std::string::npos) << part << " in\n" << shown.text;
   const Ended json = run_command("plan --ranks 8 --grid usp:2 --json");
   ASSERT_EQ(json.code, 0) << json.text;
