@@ -24,7 +24,8 @@ std::optional<std::vector<Run>> runs_of(const std::vector<int>& table, const std
 int Holdings::make(const Block& block) {
   buffers_.push_back(block);
   slots_.push_back({std::vector<Place>(block.chunks.size())});
-  return static_cast<int>(buffers_.size()) - 1;
+  live_.push_back(static_cast<int>(buffers_.size()) - 1);
+  return live_.back();
 }
 
 Part Holdings::whole(int buffer) const { return {buffer, {{0, static_cast<int>(buffers_[buffer].chunks.size())}}}; }
@@ -40,13 +41,17 @@ void Holdings::set(const Part& part, Place place) {
 void Holdings::give(const Part& part, size_t step) {
   set(part, Place::given);
   state(part).given = step;
+  Slot& slot = slots_[part.buffer];
+  for (const Run& run : part.runs) slot.given += run.count;
+  if (slot.given == slot.places.size()) std::erase(live_, part.buffer);
 }
 
 template <class Passes>
 std::optional<Part> Holdings::newest(const Block& block, const Passes& passes) const {
-  for (int buffer = static_cast<int>(buffers_.size()) - 1; buffer >= 0; --buffer) {
+  for (auto live = live_.rbegin(); live != live_.rend(); ++live) {
+    const int buffer = *live;
     const Block& there = buffers_[buffer];
-    if (there.data != block.data || there.slice != block.slice) continue;
+    if (there.data != block.data || there.slice != block.slice || there.chunks.size() < block.chunks.size()) continue;
     const auto runs = runs_of(there.chunks, block.chunks);
     if (runs && std::all_of(runs->begin(), runs->end(), [&](const Run& run) {
           for (int place = run.first; place < run.first + run.count; ++place)

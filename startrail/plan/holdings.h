@@ -50,6 +50,7 @@ class Holdings {
   enum class Place : char { fresh, held, given };
   struct Slot {
     std::vector<Place> places;
+    size_t given = 0;  // how many of them were
     State state = {};
   };
   void set(const Part& part, Place place);
@@ -60,6 +61,7 @@ class Holdings {
 
   std::vector<Block>& buffers_;
   std::vector<Slot> slots_;
+  std::vector<int> live_;  // buffers of which not all was given away
 };
 
 }  // namespace startrail

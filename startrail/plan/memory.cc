@@ -48,6 +48,15 @@ class Keeper {
  private:
   Held make(int64_t bytes) { return std::make_shared<Bytes>(account_, bytes); }
   Form form_of(int buffer) const { return held_form(play_.buffers[buffer], head_, problem_); }
+  Form form_of(const Part& part) const {
+    const Block& block = play_.buffers[part.buffer];
+    Form form = form_of(part.buffer);
+    form.tokens = 0;
+    for (const Run& run : part.runs)
+      for (int place = run.first; place < run.first + run.count; ++place)
+        form.tokens += problem_.side(block.data).tokens(block.chunks[place]);
+    return form;
+  }
   void make_buffer(int buffer) { buffers_[buffer] = make(form_of(buffer).bytes(problem_)); }
 
   void act(size_t step) {
@@ -55,6 +64,8 @@ class Keeper {
     for (int id : action.waits) settle(id);
     for (const Action::Send& send : action.finishes) sent_.erase({send.action, send.index});
     for (int buffer : action.makes) make_buffer(buffer);
+    if (action.adds.empty())  // an attend takes its runs one by one
+      for (const Part& part : action.reads) rows_held(part);
     for (size_t i = 0; i < action.sends.size(); ++i) sent_[{step, i}] = message_held(action.sends[i]);
     for (int id : action.arrivals) {
       const Arrival& arrival = play_.arrivals[id];
@@ -62,18 +73,24 @@ class Keeper {
       for (int receive : arrival.receives)
         coming_[id].push_back(make(wire_form(action.receives[receive], head_, problem_).bytes(problem_)));
       for (const Ingredient& ingredient : arrival.ingredients)
-        if (ingredient.receive < 0) coming_[id].push_back(buffers_[ingredient.part.buffer]);  // a view of it
+        if (ingredient.receive < 0) coming_[id].push_back(rows_held(ingredient.part));
     }
     if (scratch_ && !action.adds.empty()) make(scratch_(steps_[step]));
     for (int buffer : action.frees) buffers_[buffer].reset();
   }
 
+  // Chunks that lie together are a view of their buffer, others are put together.
+  Held rows_held(const Part& part) {
+    return part.runs.size() == 1 ? buffers_[part.buffer] : make(form_of(part).bytes(problem_));
+  }
+
   // A message is a view of what is held where it can be.
   Held message_held(const Message& message) {
+    const Held rows = rows_held(message.part);  // for a moment, if not for longer
     const Form wire = wire_form(message, head_, problem_);
     const bool as_it_is = bytes_of(wire.values, problem_) == bytes_of(form_of(message.part.buffer).values, problem_) &&
-                          message.part.slice == kAllHeads && message.part.runs.size() == 1;
-    return as_it_is ? buffers_[message.part.buffer] : make(wire.bytes(problem_));
+                          message.part.slice == kAllHeads;
+    return as_it_is ? rows : make(wire.bytes(problem_));
   }
 
   void settle(int id) {
@@ -86,11 +103,7 @@ class Keeper {
   // What arrived is joined in a tensor of its own, which becomes the buffer or is added to it.
   void join(int id, const Arrival& arrival) {
     const int buffer = arrival.into.buffer;
-    Form form = form_of(buffer);
-    form.tokens = 0;
-    for (const Run& run : arrival.into.runs)
-      for (int place = run.first; place < run.first + run.count; ++place)
-        form.tokens += problem_.side(play_.buffers[buffer].data).tokens(play_.buffers[buffer].chunks[place]);
+    const Form form = form_of(arrival.into);
     const bool converts = problem_.partial_bytes != problem_.stat_bytes;
     const bool alone = arrival.ingredients.size() == 1;
     Held result = alone && !converts ? coming_[id][0] : make(form.bytes(problem_));

@@ -111,13 +111,15 @@ class Player {
   }
   void send(int to, Traffic kind, Block block, Part part) {
     demand(to >= 0 && to != play_.rank, "it sends to a rank that is not a peer");
+    demand(block.data != Data::saved, "what the forward saved stays where it is");
     auto& open = sent_[{to, kind, block.data}];
-    if (open.size() >= kOpenSends && kind == Traffic::p2p) action().finishes.push_back(open[open.size() - kOpenSends]);
+    if (open.size() >= kOpenSends) action().finishes.push_back(open[open.size() - kOpenSends]);
     open.push_back({at_, action().sends.size()});
     action().sends.push_back({kind, to, std::move(block), std::move(part)});
   }
   int receive(int from, Traffic kind, Block block, Part part) {
     demand(from >= 0 && from != play_.rank, "it receives from a rank that is not a peer");
+    demand(block.data != Data::saved, "what the forward saved stays where it is");
     action().receives.push_back({kind, from, std::move(block), std::move(part)});
     return static_cast<int>(action().receives.size()) - 1;
   }
@@ -136,8 +138,7 @@ class Player {
   // A collective leaves only the newest send of each channel under way.
   void bound_sends() {
     for (const auto& [channel, sends] : sent_)
-      if (std::get<Traffic>(channel) == Traffic::p2p && sends.size() >= kOpenSends)
-        action().finishes.push_back(sends[sends.size() - kOpenSends]);
+      if (sends.size() >= kOpenSends) action().finishes.push_back(sends[sends.size() - kOpenSends]);
   }
 
   void step(const Step& step) {
@@ -163,6 +164,8 @@ class Player {
     check_block(step.in);
     check_block(step.with);
     demand(step.in.slice == step.with.slice, "attend reads two slices of the heads");
+    demand((step.in.slice == kAllHeads) == (head_.slices == 1),
+           "attend reads one slice of the heads where they are split");
     const Part queries = read(step.in), keys = read(step.with);
     const auto add = [&](Data data, const Block& block, const Part& like) {
       const std::vector<int> table = play_.buffers[like.buffer].chunks;
@@ -340,9 +343,12 @@ class Player {
   void check_end() const {
     for (int buffer = 0; buffer < static_cast<int>(play_.buffers.size()); ++buffer) {
       for (int id : held_.state(buffer).arriving) {
-        const Arrival& arrival = play_.arrivals[id];
-        fail(cat("receives ", to_text(play_.actions[arrival.action].receives[arrival.receives[0]].block),
-                 ", which nothing reads"));
+        const Part& into = play_.arrivals[id].into;
+        Block block{play_.buffers[buffer].data, {}, play_.buffers[buffer].slice};
+        for (const Run& run : into.runs)
+          for (int i = run.first; i < run.first + run.count; ++i)
+            block.chunks.push_back(play_.buffers[buffer].chunks[i]);
+        fail(cat("receives ", to_text(block), ", which nothing reads"));
       }
       const std::vector<int>& table = play_.buffers[buffer].chunks;
       if (!is_partial(play_.buffers[buffer].data)) continue;

@@ -13,6 +13,7 @@
 namespace startrail {
 namespace {
 
+constexpr int64_t kDeltaValues = 1 << 15;  // of a block, whose products are summed at a time
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 // [batch, heads, tokens, dim] (or without dim) of one plane of a block's tensor, without a copy.
@@ -230,7 +231,8 @@ void Executor::communicate(size_t index) {
   for (const Message& message : action.sends) ends.push_back(add(Post::Way::send, message, outgoing(message)));
   std::vector<Tensors> received;
   for (const Message& message : action.receives) {
-    // Partial results are joined with others when they are read; everything else lands in its place.
+    // Partial results are joined with others when they are read (their arrival has ingredients); everything else lands
+    // in its place.
     received.push_back(is_partial(message.block.data)
                            ? make_tensors(wire_form(message, options_.head, options_.problem))
                            : rows(message.part));
@@ -369,8 +371,14 @@ void Executor::delta(const Action& action) {
   query[0].narrow(1, 0, 1).copy_(q);
   query[0].narrow(1, 1, 1).copy_(dout[0]);
   query[1].narrow(1, 0, 1).copy_(lse);
-  at::Tensor delta = query[1].narrow(1, 1, 1);
-  delta.copy_((dout[0].to(options_.accumulator) * out.to(options_.accumulator)).sum(-1));
+  // A few rows at a time: in the accumulator's type all of dout and out would be as large as the blocks themselves.
+  const int64_t tokens = dout[0].size(0), step = std::max<int64_t>(1, kDeltaValues * std::max<int64_t>(1, tokens) /
+                                                                          std::max<int64_t>(1, dout[0].numel()));
+  for (int64_t begin = 0; begin < tokens; begin += step) {
+    const auto some = [&](const at::Tensor& t) { return t.narrow(0, begin, std::min(step, tokens - begin)); };
+    some(query[1]).narrow(1, 1, 1).copy_(
+        some(dout[0]).to(options_.accumulator).mul(some(out).to(options_.accumulator)).sum(-1));
+  }
 }
 
 }  // namespace startrail

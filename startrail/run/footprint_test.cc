@@ -34,7 +34,7 @@ int64_t expected_bytes(const Case& c, int rank) {
           .scratch_bytes(
               {p.batch, p.heads / slices, key_heads_of_slice(p.key_heads, slices), p.queries.tokens(attend.in.chunks),
                p.keys.tokens(attend.with.chunks), p.dim, p.element_bytes, pass != Pass::forward},
-              /*threads=*/1);
+              /*threads=*/std::max(1, 2 / c.options.grid.ranks()));
     });
   };
   const int64_t row = p.batch * p.dim * p.element_bytes;
@@ -91,6 +91,22 @@ TEST(Footprint, IsWhatThePlanSays) { expect_band({}, {8, 1}, 0.7, 1); }
 
 // Tiles are smaller than blocks, and so is what the kernel needs for them.
 TEST(Footprint, IsAtMostThatWithACausalMask) { expect_band({.causal = true}, {2}, 0.5, 1); }
+
+// Few keys beside many queries, and no ring: then the most is held when the backward begins.
+TEST(Footprint, IsWhatThePlanSaysWhereQueriesAreMost) {
+  for (int ranks : {1, 2})
+    for (at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+      Case c;
+      c.options.grid = parse_grid("ring", ranks);
+      c.options.tokens = 1024 * ranks;
+      c.options.mask = {.window = 16};
+      c.problem = make_problem(c.options, 1, 16, 1, 64, type);
+      c.sample = make_sample({.heads = 16, .key_heads = 1, .dim = 64, .type = type}, 1024 * ranks, 1024 * ranks);
+      const auto [low, high] = ratios(c);
+      EXPECT_LE(high, 1) << ranks << " ranks, " << type;
+      EXPECT_GE(low, 0.7) << ranks << " ranks, " << type;
+    }
+}
 
 // Some receivers are so late that whoever sends to them could send all it has: it must not, and must not hold it.
 TEST(Footprint, IsBoundedWhenReceiversAreLate) {

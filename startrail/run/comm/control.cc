@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <chrono>
 #include <exception>
+#include <filesystem>
 #include <numeric>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
@@ -39,6 +40,8 @@ std::string error_text(const std::exception_ptr& error) {
     return cat("U", known.what());
   } catch (const InternalError& known) {
     return cat("I", known.what());
+  } catch (const std::filesystem::filesystem_error& known) {
+    return cat("U", known.path1().string(), ": ", known.code().message());
   } catch (const std::exception& known) {
     return cat("C", reason_of(known));
   } catch (...) {

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <filesystem>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include "startrail/base/error.h"
@@ -157,6 +158,10 @@ TEST(Control, AllAgreeOrAllThrowTheFirstRanksError) {
               if (rank >= 2) throw ClusterError(cat("disk ", rank, " is full"));
             }),
             std::vector<std::string>(4, "cluster: disk 2 is full"));
+  EXPECT_EQ(thrown([](int rank) {
+              if (rank == 1) std::filesystem::create_directory("/dev/null/x");
+            })[3],
+            "user: /dev/null/x: Not a directory");
   EXPECT_EQ(thrown([](int rank) {
               if (rank == 3) throw InternalError("a bug");
               if (rank == 1) throw std::runtime_error("something else");
