@@ -44,8 +44,9 @@ void ShardedAdamW::set_weights(const at::Tensor& shard_values) {
 }
 
 // This rank's shard of the gradients, summed over ranks in their order, so that the bits do not depend on arrival. A
-// piece of it at a time comes from all ranks at once: about as much memory as one more shard (gradient_piece), and never a rank that sends to
-// all before it receives from any, which would wait for ever where a send needs its receiver.
+// piece of it at a time comes from all ranks at once: about as much memory as one more shard (gradient_piece), and
+// never a rank that sends to all before it receives from any, which would wait for ever where a send needs its
+// receiver.
 at::Tensor ShardedAdamW::sum_gradients() {
   const at::Tensor& mine = row_.gradients();
   const int ranks = world_->size(), rank = world_->rank();
