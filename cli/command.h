@@ -26,9 +26,6 @@ struct Exit {
   int code;
 };
 
-// UserError, naming the flag, when the file cannot be written: before the work, not after. Leaves nothing behind.
-void check_writes(const std::filesystem::path& file, const std::string& flag);
-
 // Whether std::cout or std::cerr leads to a terminal of the process, so that lines may be wiped and written again.
 bool shows_live(const std::ostream& stream);
 

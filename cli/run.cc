@@ -58,13 +58,6 @@ bool shows_live(const std::ostream& stream) {
                                : &stream == &std::cerr && Process::own_err && isatty(STDERR_FILENO);
 }
 
-void check_writes(const std::filesystem::path& file, const std::string& flag) {
-  const bool fresh = !std::filesystem::exists(file);
-  if (!std::ofstream(file, std::ios::app))
-    throw UserError(cat(flag, " ", file.string(), " cannot be written: ", std::strerror(errno)));
-  if (fresh) std::filesystem::remove(file);
-}
-
 void Progress::show(const std::string& what) {
   if (shows_live(std::cerr)) std::cerr << "\r\033[K" << what << " ..." << std::flush;
 }

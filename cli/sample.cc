@@ -11,6 +11,7 @@
 #include "cli/model_flags.h"
 #include "cli/shape.h"
 #include "startrail/base/error.h"
+#include "startrail/base/file.h"
 #include "startrail/base/threads.h"
 #include "startrail/train/loop/checkpoint.h"
 #include "startrail/train/loop/draw_pictures.h"
@@ -70,7 +71,7 @@ void draw_sample(const SampleFlags& flags, const fs::path& folder) {
   check_picture_file(out, shape);
   warn_of_empty(drawing.classes, shape);
   if (!out.parent_path().empty()) fs::create_directories(out.parent_path());
-  check_writes(out, "--out");
+  check_writable(out, "--out");
   std::optional<Progress> progress("drawing");
   const at::Tensor pictures = draw_pictures(drawing, [&](double done) {
     progress->show(cat("drawing ", drawing.options.labels.size(), " pictures: ", fixed(100 * done, 0), "%"));

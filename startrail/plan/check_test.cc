@@ -164,6 +164,18 @@ TEST(CheckPlan, RefusesStepsThatBreakTheirRule) {
             place + "merge out 0 -> out 1 over 0:0): a merge keeps the rank's own chunks of the group's");
 }
 
+TEST(CheckPlan, RefusesAllHeadsWhereTheyAreSplit) {
+  EXPECT_EQ(wrong_step("attend query 0 x keys 0", 2), "attend reads one slice of the heads where they are split");
+}
+
+TEST(CheckPlan, RefusesAResultOfOthersThatNothingReads) {
+  // Merged with nobody: on its way to a place that is not this rank's to keep.
+  EXPECT_EQ(wrong("exchange query 1 from 1\nattend query 1 x keys 0\nmerge out 1 -> out 1 over 0:1\n"
+                  "attend query 0 x keys 0\n",
+                  "exchange query 1 to 0\n"),
+            "plan is wrong at rank 0, its end: receives out 1, which nothing reads");
+}
+
 TEST(CheckPlan, RefusesStepsThatTextCannotSay) {
   Plan plan;
   plan.owners = {0};
@@ -185,6 +197,17 @@ TEST(CheckPlan, DeltaIsTakenOnceAndAtHome) {
   EXPECT_EQ(wrong_backward("exchange out_grad 0 to 1\n" + delta + "attend query 0 x keys 0\n",
                            "exchange out_grad 0 from 0\n" + delta + home),
             "plan is wrong at rank 1, " + rule);
+}
+
+TEST(CheckPlan, WhatTheForwardSavedStaysAtHome) {
+  const auto wrong_backward = [](const std::string& rank0) {
+    return error_of(
+        [&] { check_plan(plan_from_text("plan backward_keys ranks 2 slices 1\nrank 0\n" + rank0 + "\nrank 1\n")); });
+  };
+  for (const char* step :
+       {"exchange saved 0 to 1", "exchange saved 1 from 1", "gather saved 0 -> saved 0,1 over 0:0 1:1"})
+    EXPECT_EQ(wrong_backward(step),
+              cat("plan is wrong at rank 0, step 0 (", step, "): what the forward saved stays where it is"));
 }
 
 TEST(CheckVolume, NamesTheRankTheKindAndTheGrid) {

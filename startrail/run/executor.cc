@@ -229,13 +229,15 @@ void Executor::communicate(size_t index) {
   };
   std::vector<size_t> ends;  // in the batch, of each send and then of each receive
   for (const Message& message : action.sends) ends.push_back(add(Post::Way::send, message, outgoing(message)));
+  // What is joined with others when it is read comes into tensors of its own; everything else lands in its place.
+  std::vector<bool> joined(action.receives.size());
+  for (int id : action.arrivals)
+    for (int receive : play_.arrivals[id].receives) joined[receive] = !play_.arrivals[id].ingredients.empty();
   std::vector<Tensors> received;
-  for (const Message& message : action.receives) {
-    // Partial results are joined with others when they are read (their arrival has ingredients); everything else lands
-    // in its place.
-    received.push_back(is_partial(message.block.data)
-                           ? make_tensors(wire_form(message, options_.head, options_.problem))
-                           : rows(message.part));
+  for (size_t i = 0; i < action.receives.size(); ++i) {
+    const Message& message = action.receives[i];
+    received.push_back(joined[i] ? make_tensors(wire_form(message, options_.head, options_.problem))
+                                 : rows(message.part));
     ends.push_back(add(Post::Way::receive, message, received.back()));
   }
   const std::vector<Pending> posted = group_.channel().post(batch);

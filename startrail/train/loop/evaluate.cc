@@ -58,7 +58,7 @@ Evaluation evaluate_gpt(const EvaluateOptions& options) {
   TokenSourceOptions windows = source_options(config);
   windows.validation_windows = options.windows;
   if (options.tokens > 0) windows.tokens = options.tokens;
-  const int64_t buckets = options.buckets.value_or(kBuckets);
+  const int64_t buckets = options.buckets.value_or(std::min(kBuckets, windows.tokens));
   if (buckets > windows.tokens)
     throw UserError(cat("--buckets ", buckets, " are more than the ", windows.tokens,
                         " tokens of a sequence: give as many or fewer"));

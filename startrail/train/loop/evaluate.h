@@ -19,7 +19,7 @@ struct EvaluateOptions {
   std::string data;                // all of it is held out; "": what the model's run held out
   int64_t tokens = 0;              // GPT: length of a sequence; 0: as in training
   int64_t windows = 0;             // sequences used; 0: all
-  std::optional<int64_t> buckets;  // GPT: parts of the sequence whose loss is given; nothing: 16
+  std::optional<int64_t> buckets;  // GPT: parts of the sequence whose loss is given; nothing: 16, or as many as tokens
   bool recognise = false;          // DiT: also train a classifier on the data and show it drawn pictures
   std::optional<double> guidance;  // DiT: of these pictures; nothing: guidance_of decides
   at::ScalarType type = at::kFloat;
