@@ -13,13 +13,19 @@
 namespace startrail {
 namespace {
 
-constexpr int64_t kDeltaValues = 1 << 15;  // of a block, whose products are summed at a time
+constexpr int64_t kDeltaValues = 1 << 13;  // of a block, whose products are summed at a time
+constexpr int64_t kMergeValues = 1 << 12;  // of lse, merged at a time
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 // [batch, heads, tokens, dim] (or without dim) of one plane of a block's tensor, without a copy.
 at::Tensor plane(const at::Tensor& tensor, int64_t index) {
   const at::Tensor t = tensor.select(1, index);
   return t.dim() == 4 ? t.permute({1, 2, 0, 3}) : t.permute({1, 2, 0});
+}
+
+// How many rows of a tensor hold about so many values, 1 or more.
+int64_t rows_of_values(int64_t values, const at::Tensor& tensor) {
+  return std::max<int64_t>(1, values * tensor.size(0) / std::max<int64_t>(1, tensor.numel()));
 }
 
 Running running_of(const Tensors& tensors) { return {plane(tensors[0], 0), plane(tensors[1], 0)}; }
@@ -292,12 +298,20 @@ void Executor::settle(int id) {
 }
 
 void Executor::add(Data data, Tensors& into, const Tensors& more) const {
-  if (data == Data::out) {
-    Running running = running_of(into);
-    const Running partial = running_of(more);
-    merge_partial(running, partial.out, partial.lse);
-  } else {
+  if (data != Data::out) {
     into[0].add_(more[0]);
+    return;
+  }
+  // A few rows at a time: what it takes besides is several numbers a row, which narrow heads would notice.
+  const int64_t tokens = into[0].size(0), step = rows_of_values(kMergeValues, into[1]);
+  for (int64_t begin = 0; begin < tokens; begin += step) {
+    const auto some = [&](const Tensors& of) {
+      const int64_t count = std::min(step, tokens - begin);
+      return running_of({of[0].narrow(0, begin, count), of[1].narrow(0, begin, count)});
+    };
+    Running running = some(into);
+    const Running partial = some(more);
+    merge_partial(running, partial.out, partial.lse);
   }
 }
 
@@ -374,8 +388,7 @@ void Executor::delta(const Action& action) {
   query[0].narrow(1, 1, 1).copy_(dout[0]);
   query[1].narrow(1, 0, 1).copy_(lse);
   // A few rows at a time: in the accumulator's type all of dout and out would be as large as the blocks themselves.
-  const int64_t tokens = dout[0].size(0), step = std::max<int64_t>(1, kDeltaValues * std::max<int64_t>(1, tokens) /
-                                                                          std::max<int64_t>(1, dout[0].numel()));
+  const int64_t tokens = dout[0].size(0), step = rows_of_values(kDeltaValues, dout[0]);
   for (int64_t begin = 0; begin < tokens; begin += step) {
     const auto some = [&](const at::Tensor& t) { return t.narrow(0, begin, std::min(step, tokens - begin)); };
     some(query[1]).narrow(1, 1, 1).copy_(

@@ -11,6 +11,7 @@
 
 #include "startrail/plan/make.h"
 #include "startrail/plan/memory.h"
+#include "startrail/run/footprint_testing.h"
 #include "startrail/run/trial.h"
 
 namespace startrail {
@@ -24,33 +25,14 @@ struct Case {
   Sample sample;
 };
 
-// Everything that a trial holds on one rank: blocks and kernel scratch by the plan, and the caller's own tensors.
-int64_t expected_bytes(const Case& c, int rank) {
-  const Problem& p = c.problem;
-  const int slices = c.options.grid.heads;
-  const auto pass_bytes = [&](Pass pass) {
-    return peak_bytes(make_plan(c.options.grid, pass), rank, p, [&](const Step& attend) {
-      return choose_kernel("flash", at::kFloat, at::kCPU, p.dim)
-          .scratch_bytes(
-              {p.batch, p.heads / slices, key_heads_of_slice(p.key_heads, slices), p.queries.tokens(attend.in.chunks),
-               p.keys.tokens(attend.with.chunks), p.dim, p.element_bytes, pass != Pass::forward},
-              /*threads=*/std::max(1, 2 / c.options.grid.ranks()));
-    });
-  };
-  const int64_t row = p.batch * p.dim * p.element_bytes;
-  const int64_t q = p.queries.tokens(rank) * p.heads * row, k = p.keys.tokens(rank) * p.key_heads * row;
-  // The caller's q, k, v and dout, where they are in the sequence, and in the backward out, where it is not what the
-  // forward saved.
-  return 2 * q + 2 * k + 8 * (p.queries.tokens(rank) + p.keys.tokens(rank)) +
-         std::max(pass_bytes(Pass::forward), pass_bytes(backward_pass(c.options, p)) + (slices > 1 ? q : 0));
-}
-
 // Measured over expected, the least and the most of all ranks.
 std::pair<double, double> ratios(const Case& c) {
   const TrialRun run = run_trial(c.sample, c.options, 2);
   double least = 1e9, most = 0;
   for (int rank = 0; rank < c.options.grid.ranks(); ++rank) {
-    const double ratio = static_cast<double>(run.ranks[rank].peak_bytes) / static_cast<double>(expected_bytes(c, rank));
+    const double ratio =
+        static_cast<double>(run.ranks[rank].peak_bytes) /
+        static_cast<double>(expected_bytes(c.options, c.problem, at::kFloat, rank, std::max(1, 2 / kRanks)));
     least = std::min(least, ratio);
     most = std::max(most, ratio);
   }
