@@ -10,6 +10,7 @@
 #include <cstring>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "startrail/base/error.h"
 #include "startrail/base/file.h"
@@ -102,7 +103,8 @@ void remove_old(const fs::path& run, int64_t now, int64_t keep) {
 void save_checkpoint(const fs::path& run, const TrainingState& state, const Model& model, ShardedAdamW& optimizer,
                      Group& world, int64_t keep) {
   const fs::path folder = run / kCheckpointFolder, partial = folder / cat(".", name_of(state.step), ".partial");
-  const int64_t size = count_parameters(model);
+  const int64_t size = count_parameters(model), between = (kShardUnit - size % kShardUnit) % kShardUnit;
+  static_assert(kShardUnit * kElement == kPageBytes);
   Control& control = world.control();
   // The same header everywhere, so every rank knows where its part goes.
   control.agree([&] {
@@ -112,17 +114,20 @@ void save_checkpoint(const fs::path& run, const TrainingState& state, const Mode
     fs::create_directory(partial);
     write_text(partial / kModelFile, config_text(model, at::kFloat));
     make_tensor_file(partial / kWeightsFile, tensor_shapes(model, at::kFloat));
-    make_tensor_file(partial / kOptimizerFile, {{"mean", at::kFloat, {size}}, {"square", at::kFloat, {size}}});
+    make_tensor_file(partial / kOptimizerFile,
+                     {{"mean", at::kFloat, {size}},
+                      {"unused", at::kFloat, {between}},  // brings the next to a page's border
+                      {"square", at::kFloat, {size}}});
     if (optimizer.ema().defined()) make_tensor_file(partial / kMeanFile, tensor_shapes(model, at::kFloat));
   });
   const Shard& shard = optimizer.shard();
   struct Part {
     const char* file;
-    int64_t rows_after;  // whole rows that follow it in the file
+    int64_t after;  // values that follow its row in the file
     const at::Tensor& values;
   };
   std::vector<Part> parts{{kWeightsFile, 0, optimizer.weights()},
-                          {kOptimizerFile, 1, optimizer.mean()},
+                          {kOptimizerFile, between + size, optimizer.mean()},
                           {kOptimizerFile, 0, optimizer.square()}};
   if (optimizer.ema().defined()) parts.push_back({kMeanFile, 0, optimizer.ema()});
   std::map<std::string, json> sums{{kModelFile, json::array()}};  // of each file, by its parts
@@ -132,7 +137,8 @@ void save_checkpoint(const fs::path& run, const TrainingState& state, const Mode
     control.agree([&] {
       const at::Tensor values = part.values.contiguous();
       const auto end = static_cast<int64_t>(fs::file_size(partial / part.file));
-      begin = end - (part.rows_after + 1) * size * kElement;
+      begin = end - (part.after + size) * kElement;
+      STARTRAIL_CHECK(begin % kPageBytes == 0, part.file, " begins at ", begin);
       write_at(partial / part.file, begin + shard.begin * kElement, values);
       hash = checksum(values);
     });
@@ -151,6 +157,8 @@ void save_checkpoint(const fs::path& run, const TrainingState& state, const Mode
       const auto bytes = static_cast<int64_t>(fs::file_size(path));
       const int64_t end = parts_of.empty() ? bytes : parts_of[0][0].get<int64_t>();
       parts_of.push_back({0, end, checksum(path, 0, end)});
+      if (const int64_t gap = bytes - (size + between) * kElement; name == kOptimizerFile && between > 0)
+        parts_of.push_back({gap, gap + between * kElement, checksum(path, gap, gap + between * kElement)});
       files.push_back({{"name", name}, {"bytes", bytes}, {"parts", std::move(parts_of)}});
     }
     write_text(partial / kStateFile, state_text(state, files));
@@ -183,6 +191,17 @@ fs::path model_folder(const fs::path& path) {
   const fs::path checkpoint = find_checkpoint(path);
   verify_checkpoint(checkpoint);
   return checkpoint;
+}
+
+std::string weights_fingerprint(const fs::path& folder) {
+  if (const fs::path state = folder / kStateFile; fs::exists(state))
+    return checksum(state, 0, static_cast<int64_t>(fs::file_size(state)));
+  std::set<std::string> files;
+  for (const auto& entry : fs::directory_iterator(folder))
+    if (entry.path().extension() == ".safetensors")
+      files.insert(cat(entry.path().filename().string(), " ", entry.file_size()));
+  const std::string text = join(files);
+  return checksum(text.data(), text.size());
 }
 
 TrainingState read_state(const fs::path& checkpoint) {

@@ -32,6 +32,9 @@ std::filesystem::path find_checkpoint(const std::filesystem::path& path);
 // them. A checkpoint is compared with its checksums.
 std::filesystem::path model_folder(const std::filesystem::path& path);
 
+// Tells weights apart without reading them: a checkpoint's own checksums, or the files' names and sizes.
+std::string weights_fingerprint(const std::filesystem::path& folder);
+
 // True when the run's folder holds a complete checkpoint.
 bool has_checkpoint(const std::filesystem::path& run);
 

@@ -52,7 +52,7 @@ at::Tensor ShardedAdamW::sum_gradients() {
   const int ranks = world_->size(), rank = world_->rank();
   if (ranks == 1) return mine;
   Channel& channel = world_->channel();
-  const int64_t longest = (row_.size() + ranks - 1) / ranks, piece = gradient_piece(longest, ranks);
+  const int64_t longest = longest_shard(row_.size(), ranks), piece = gradient_piece(longest, ranks);
   at::Tensor sum = at::zeros({shard_.size()}, at::kFloat);
   const at::Tensor arriving = at::empty({ranks, piece}, at::kFloat);
   for (int64_t begin = 0; begin < longest; begin += piece) {

@@ -2,14 +2,24 @@
 
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
+#include <algorithm>
 
 #include "startrail/base/random.h"
 
 namespace startrail {
 
 Shard shard_of(int64_t size, int rank, int ranks) {
-  const auto cut = [&](int64_t r) { return static_cast<int64_t>(static_cast<__int128>(size) * r / ranks); };
+  const int64_t units = (size + kShardUnit - 1) / kShardUnit;
+  const auto cut = [&](int64_t r) {
+    return std::min(size, static_cast<int64_t>(static_cast<__int128>(units) * r / ranks) * kShardUnit);
+  };
   return {cut(rank), cut(rank + 1)};
+}
+
+int64_t longest_shard(int64_t size, int ranks) {
+  int64_t longest = 0;
+  for (int rank = 0; rank < ranks; ++rank) longest = std::max(longest, shard_of(size, rank, ranks).size());
+  return longest;
 }
 
 int64_t count_parameters(const Model& model) {

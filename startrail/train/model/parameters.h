@@ -9,12 +9,15 @@
 
 namespace startrail {
 
-// The part of the row a rank looks after.
+// The part of the row a rank looks after. Cut at multiples of kShardUnit, the float32 values of a page: ranks of
+// different hosts then never write into the same page of a checkpoint, which a network's file system may not survive.
+constexpr int64_t kShardUnit = 1024;
 struct Shard {
   int64_t begin = 0, end = 0;
   int64_t size() const { return end - begin; }
 };
 Shard shard_of(int64_t size, int rank, int ranks);
+int64_t longest_shard(int64_t size, int ranks);
 
 // Where a parameter meets a shard: `count` values from `in_parameter` on are those from `in_shard` on.
 struct Overlap {

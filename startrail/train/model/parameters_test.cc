@@ -31,8 +31,10 @@ TEST(Shard, CoversTheRowInOrderAndEvenly) {
       for (int rank = 0; rank < ranks; ++rank) {
         const Shard shard = shard_of(size, rank, ranks);
         EXPECT_EQ(shard.begin, end);
-        EXPECT_GE(shard.size(), size / ranks);
-        EXPECT_LE(shard.size(), size / ranks + 1);
+        EXPECT_TRUE(shard.end == size || shard.end % kShardUnit == 0);
+        EXPECT_GT(shard.size() + 2 * kShardUnit, size / ranks);
+        EXPECT_LE(shard.size(), size / ranks + kShardUnit);
+        EXPECT_LE(shard.size(), longest_shard(size, ranks));
         end = shard.end;
       }
       EXPECT_EQ(end, size) << ranks;

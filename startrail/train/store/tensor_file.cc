@@ -37,8 +37,9 @@ int64_t make_tensor_file(const std::filesystem::path& file, const std::vector<Na
     offset += bytes;
   }
   std::string text = header.dump();
-  text.resize((text.size() + 7) / 8 * 8, ' ');
-  const uint64_t length = text.size();
+  uint64_t length = 0;
+  text.resize((sizeof length + text.size() + kPageBytes - 1) / kPageBytes * kPageBytes - sizeof length, ' ');
+  length = text.size();
   const auto begin = static_cast<int64_t>(sizeof length + text.size());
   const WritableFile out(file, WritableFile::Start::empty);
   out.write(&length, sizeof length, 0);

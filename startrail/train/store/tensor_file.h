@@ -18,8 +18,11 @@ struct NamedShape {
   std::vector<int64_t> shape;
 };
 
+// Of memory and of file systems: what hosts write at the same time must not share one.
+constexpr int64_t kPageBytes = 4096;
+
 // Makes a file for these tensors, one after the other without gaps, of full size and with the numbers still zero.
-// Returns where the numbers begin. UserError when it cannot be written.
+// Returns where the numbers begin, a multiple of kPageBytes. UserError when it cannot be written.
 int64_t make_tensor_file(const std::filesystem::path& file, const std::vector<NamedShape>& tensors);
 
 // Writes a contiguous tensor's bytes at `offset` of an existing file and flushes them to disk.
