@@ -6,10 +6,12 @@
 #include <algorithm>
 #include <iostream>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "cli/command.h"
 #include "cli/shape.h"
 #include "cli/spread.h"
+#include "cli/world.h"
 #include "startrail/base/error.h"
 #include "startrail/base/threads.h"
 #include "startrail/plan/check.h"
@@ -22,6 +24,7 @@ namespace {
 
 struct AttendFlags {
   ShapeFlags shape;
+  CommFlags comm;
   int threads = 0, repeat = 3;
   uint64_t seed = 1;
   std::string kernel = "auto";
@@ -29,7 +32,9 @@ struct AttendFlags {
 };
 
 struct Report {
-  int threads = 1;
+  int computing = 1;  // ranks that can compute at a time
+  std::vector<std::string> nodes;
+  std::string comm;
   AttentionOptions options;
   Pass backward = Pass::backward_keys;
   Problem problem;
@@ -62,7 +67,26 @@ nlohmann::json errors_json(const Errors& errors) {
   return {{"out", errors.out}, {"dq", errors.dq}, {"dk", errors.dk}, {"dv", errors.dv}};
 }
 
-Report run(const AttendFlags& flags) {
+// What every process must have been told alike.
+std::map<std::string, std::string> facts_of(const AttendFlags& flags, const AttentionOptions& options) {
+  const ShapeFlags& s = flags.shape;
+  return {{"grid", to_text(options.grid)},
+          {"tokens", cat(s.tokens, " and ", s.key_tokens.value_or(s.tokens), " keys")},
+          {"heads", cat(s.heads, " and ", s.kv_heads(), " for keys")},
+          {"batch", cat(s.batch)},
+          {"dim", cat(s.dim)},
+          {"mask", to_text(options.mask)},
+          {"layout", s.layout},
+          {"types", cat(s.dtype, " ", s.partial)},
+          {"backward", s.backward},
+          {"kernel", flags.kernel},
+          {"seed", cat(flags.seed)},
+          {"repeat", cat(flags.repeat, flags.check ? " with --check" : "")}};
+}
+
+Report run(AttendFlags& flags) {
+  ProcessWorld* const processes = flags.comm.open();
+  set_ranks(flags.shape.ranks, *flags.shape.ranks_option, processes);
   Report report;
   report.options = flags.shape.options();
   AttentionOptions& options = report.options;
@@ -71,11 +95,19 @@ Report run(const AttendFlags& flags) {
   if (flags.repeat < 1) throw UserError(cat("repeat ", flags.repeat, " measures nothing: give 1 or more"));
   if (flags.threads < 0 || flags.threads > 1024)
     throw UserError(cat(flags.threads, " threads cannot run: give 1 to 1024, or 0 for all cores"));
-  const int threads = report.threads = flags.threads > 0 ? flags.threads : available_cores();
+  const int threads = flags.threads > 0 ? flags.threads : available_cores();
   report.problem = flags.shape.problem(options);
   report.backward = backward_pass(options, report.problem);
   AttentionOptions single = options;
   single.grid = Grid{};
+  if (processes) processes->compare(facts_of(flags, options));
+  const auto local = processes ? nullptr : local_world(flags.shape.ranks);
+  World& world = processes ? *processes : *local;
+  const bool first = world.first() == 0;
+  report.nodes = world.nodes();
+  report.comm = processes ? "gloo" : "local";
+  // On many hosts those of each.
+  report.computing = std::min(flags.shape.ranks, threads * flags.shape.ranks / world.ranks_here());
 
   Progress progress("drawing inputs");
   at::set_num_threads(threads);
@@ -89,9 +121,10 @@ Report run(const AttendFlags& flags) {
   for (int round = flags.repeat > 1 ? -1 : 0; round < flags.repeat; ++round) {
     const std::string which = round < 0 ? "warming up" : cat("round ", round + 1, " of ", flags.repeat);
     progress.show(cat(which, ": one rank"));
-    one = run_trial(sample, single, threads);
+    world.doing(which);
+    if (first) one = run_trial(sample, single, threads);  // where ranks are processes the others wait
     progress.show(cat(which, ": ", flags.shape.ranks, " ranks"));
-    report.last = run_trial(sample, options, threads);
+    report.last = run_trial(sample, options, world, flags.threads);
     if (round < 0) continue;
     forward.push_back(report.last.forward_ms);
     backward.push_back(report.last.backward_ms);
@@ -105,7 +138,7 @@ Report run(const AttendFlags& flags) {
     report.work.push_back(rank_work(make_steps(options.grid, Pass::forward, rank), report.problem, options.mask) *
                           flags.shape.batch * flags.shape.heads / options.grid.heads);
 
-  if (flags.check) {
+  if (flags.check && first) {
     progress.show("computing the float64 reference");
     at::set_num_threads(threads);
     for (Pass pass : {Pass::forward, report.backward}) check_plan(make_plan(options.grid, pass));
@@ -127,8 +160,7 @@ Report run(const AttendFlags& flags) {
 
 // By step, the share of what the ranks' threads could have used of the processor in the last round.
 std::map<Op, double> time_shares(const Report& report) {
-  const int running = std::min(report.threads, report.options.grid.ranks());
-  const double whole = running * (report.last.forward_ms + report.last.backward_ms) / 1000;
+  const double whole = report.computing * (report.last.forward_ms + report.last.backward_ms) / 1000;
   std::map<Op, double> shares;
   for (const RankReport& rank : report.last.ranks)
     for (const auto& [op, seconds] : rank.busy_seconds) shares[op] += seconds / whole;
@@ -142,9 +174,10 @@ void print_json(const AttendFlags& flags, const Report& report) {
   const auto formula = [&](Pass pass) {
     return volumes_json(ranks, [&](int rank) { return formula_volume(grid, pass, rank, report.problem); });
   };
-  std::vector<int64_t> peaks;
+  std::vector<int64_t> peaks, crossing;
   double wait = 0;
   for (const RankReport& rank : measured) {
+    crossing.push_back(rank.crossing_bytes);
     peaks.push_back(rank.peak_bytes);
     wait += rank.wait_seconds * 1000 / ranks;
   }
@@ -155,6 +188,8 @@ void print_json(const AttendFlags& flags, const Report& report) {
   nlohmann::json json = {
       {"grid", {{"heads", grid.heads}, {"team", grid.team}, {"ring", grid.ring}, {"stripe", grid.stripe}}},
       {"ranks", ranks},
+      {"comm", report.comm},
+      {"nodes", report.nodes},
       {"backward", report.backward == Pass::backward_keys ? "keys" : "queries"},
       {"forward_ms", report.forward_ms.median},
       {"backward_ms", report.backward_ms.median},
@@ -168,6 +203,7 @@ void print_json(const AttendFlags& flags, const Report& report) {
       {"steps",
        {{"forward", make_steps(grid, Pass::forward, 0).size()},
         {"backward", make_steps(grid, report.backward, 0).size()}}},
+      {"crossing_bytes", max_mean(crossing)},
       {"peak_bytes", max_mean(peaks)},
       {"work", work},
   };
@@ -215,7 +251,18 @@ void print_table(const AttendFlags& flags, const Report& report) {
   row("forward", Pass::forward, &RankReport::forward);
   row(report.backward == Pass::backward_keys ? "backward (keys ride)" : "backward (queries ride)", ring_backward,
       &RankReport::backward);
-  std::cout << table(rows) << "\n";
+  std::cout << table(rows);
+  const std::set<std::string> nodes(report.nodes.begin(), report.nodes.end());
+  if (nodes.size() > 1) {
+    int64_t most = 0, all = 0;
+    for (const RankReport& rank : report.last.ranks) {
+      most = std::max(most, rank.crossing_bytes);
+      all += rank.crossing_bytes;
+    }
+    std::cout << "  between the " << nodes.size() << " nodes go " << human_bytes(static_cast<double>(all))
+              << " of all ranks together, " << human_bytes(static_cast<double>(most)) << " from the busiest\n";
+  }
+  std::cout << "\n";
 
   const auto times = [](const Spread& s) {
     return std::vector<std::string>{fixed(s.min, 1), fixed(s.median, 1), fixed(s.max, 1)};
@@ -268,7 +315,8 @@ void add_attend(CLI::App& app) {
   CLI::App* command = app.add_subcommand(
       "attend", "Run one attention split over ranks, forward and backward: time, bytes, memory, error");
   flags->shape.add_to(*command);
-  command->add_option("--threads", flags->threads, "Threads for all ranks together (default: all cores)");
+  flags->comm.add_to(*command);
+  command->add_option("--threads", flags->threads, "Threads for all ranks of a host together (default: all cores)");
   command->add_option("--repeat", flags->repeat, "Timed rounds, interleaved with one rank's")->capture_default_str();
   command->add_option("--seed", flags->seed, "Of the random inputs")->capture_default_str();
   command->add_option("--kernel", flags->kernel, "auto, flash, aten or reference")->capture_default_str();
@@ -279,6 +327,7 @@ void add_attend(CLI::App& app) {
       "Examples:\n"
       "  startrail attend --ranks 16 --grid startrail:2 --check\n"
       "  startrail attend --ranks 8 --grid heads=2,team=2,ring=2 --heads 8 --kv-heads 2 --dtype bfloat16 --check\n"
+      "  startrail launch --processes 8 -- attend --check\n"
       "  startrail attend --ranks 16 --grid mesh:4 --mask causal --documents 1000,96,3000 --json");
   command->callback([flags] {
     const Report report = run(*flags);

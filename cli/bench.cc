@@ -14,6 +14,7 @@
 #include "cli/command.h"
 #include "cli/shape.h"
 #include "cli/spread.h"
+#include "cli/world.h"
 #include "startrail/base/error.h"
 #include "startrail/base/text.h"
 #include "startrail/run/kernel/cpu/cpu.h"
@@ -29,6 +30,7 @@ struct Shape {
 };
 
 struct BenchFlags {
+  CommFlags comm;
   std::vector<int64_t> tokens{4096}, dims{64, 128};
   std::vector<std::string> types{"float32"}, masks{"causal", "full"};
   std::vector<int> threads{1, 2};
@@ -207,7 +209,15 @@ void add_bench(CLI::App& app) {
       "  startrail bench kernel --tokens 4096,16384 --types bfloat16,float32 --json\n"
       "  STARTRAIL_ISA=portable startrail bench kernel --tokens 1024\n"
       "PyTorch's bfloat16 attention is very slow on CPUs without AVX-512 BF16: there bfloat16 is not a default.");
-  command->callback([flags] { run(*flags); });
+  flags->comm.add_to(*command);
+  command->callback([flags] {
+    ProcessWorld* const processes = flags->comm.open();
+    if (!processes) return run(*flags);
+    // On rank 0's host; the others wait, so that they take nothing from it.
+    processes->run(0, [&](const std::shared_ptr<Group>& group) {
+      if (group->rank() == 0) run(*flags);
+    });
+  });
 }
 
 }  // namespace startrail::cli

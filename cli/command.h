@@ -20,11 +20,15 @@ void add_train(CLI::App& app);
 void add_sample(CLI::App& app);
 void add_export(CLI::App& app);
 void add_evaluate(CLI::App& app);
+void add_launch(CLI::App& app);
 
 // Thrown to end with a code other than 0 after the output said why (a failed --check).
 struct Exit {
   int code;
 };
+
+// Nothing is printed from now on but what goes wrong: another process speaks.
+void be_silent();
 
 // Whether std::cout or std::cerr leads to a terminal of the process, so that lines may be wiped and written again.
 bool shows_live(const std::ostream& stream);

@@ -6,6 +6,7 @@
 #include "cli/command.h"
 #include "cli/model_flags.h"
 #include "cli/shape.h"
+#include "cli/world.h"
 #include "startrail/base/error.h"
 #include "startrail/train/loop/checkpoint.h"
 #include "startrail/train/loop/evaluate.h"
@@ -14,9 +15,11 @@ namespace startrail::cli {
 namespace {
 
 struct EvaluateFlags {
+  CommFlags comm;
   std::string checkpoint, data, dtype = "float32", grid = "auto";
   int64_t tokens = 0, windows = 0;
   int ranks = 1;
+  CLI::Option* ranks_option = nullptr;
   std::optional<int64_t> buckets;
   bool json = false, recognise = false, last = false;
   std::optional<double> guidance;
@@ -64,10 +67,13 @@ void print_pictures(const Evaluation& result) {
   std::cout << table(rows);
 }
 
-void run_evaluate(const EvaluateFlags& flags) {
+void run_evaluate(EvaluateFlags& flags) {
+  ProcessWorld* const processes = flags.comm.open();
+  set_ranks(flags.ranks, *flags.ranks_option, processes);
   std::optional<Progress> progress;
   EvaluateOptions options;
-  options.folder = model_folder(flags.checkpoint);
+  const auto folder = [&] { return model_folder(flags.checkpoint).string(); };
+  options.folder = processes ? processes->once(folder) : folder();
   options.data = flags.data;
   options.tokens = flags.tokens;
   options.windows = flags.windows;
@@ -81,7 +87,7 @@ void run_evaluate(const EvaluateFlags& flags) {
     progress ? progress->show(what) : void(progress.emplace(what));
   };
   options.on_warning = [](const std::string& what) { std::cerr << "startrail: warning: " << what << "\n"; };
-  const Evaluation result = evaluate(options);
+  const Evaluation result = evaluate(options, processes);
   progress.reset();  // wiped before the result is shown
   if (flags.json)
     std::cout << to_json(result).dump(2) << "\n";
@@ -113,8 +119,10 @@ void add_evaluate(CLI::App& app) {
   command->add_flag("--recognise", flags->recognise,
                     "DiT: also train a classifier on the data, and say how many drawn pictures it recognises");
   command->add_option("--guidance", flags->guidance, "DiT: of these pictures; otherwise as in sample");
-  command->add_option("--ranks", flags->ranks, "Ranks that share a sequence")->capture_default_str();
+  flags->ranks_option =
+      command->add_option("--ranks", flags->ranks, "Ranks that share a sequence")->capture_default_str();
   command->add_option("--grid", flags->grid, "How they share it, as in train")->capture_default_str();
+  flags->comm.add_to(*command);
   command->add_flag("--last", flags->last, kLastHelp);
   command->add_option("--dtype", flags->dtype, "float32 or bfloat16")->capture_default_str();
   command->add_flag("--json", flags->json, "Print the result as JSON");

@@ -7,6 +7,7 @@
 #include "cli/command.h"
 #include "cli/model_flags.h"
 #include "cli/shape.h"
+#include "cli/world.h"
 #include "startrail/train/loop/checkpoint.h"
 
 namespace startrail::cli {
@@ -45,7 +46,10 @@ void add_export(CLI::App& app) {
   command->add_option("--dtype", flags->dtype, "float32 or bfloat16")->capture_default_str();
   command->add_flag("--last", flags->last, kLastHelp);
   command->footer("Example: startrail export --checkpoint runs/gpt --out my-model");
-  command->callback([flags] { run_export(*flags); });
+  command->callback([flags] {
+    refuse_many("export");
+    run_export(*flags);
+  });
 }
 
 }  // namespace startrail::cli

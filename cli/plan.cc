@@ -9,6 +9,7 @@
 
 #include "cli/command.h"
 #include "cli/shape.h"
+#include "cli/world.h"
 #include "startrail/base/error.h"
 #include "startrail/base/threads.h"
 #include "startrail/plan/check.h"
@@ -243,6 +244,7 @@ void add_plan(CLI::App& app) {
       "  startrail plan --ranks 16 --grid team=4 --rank 3 --check\n"
       "  startrail plan --check --all 64");
   command->callback([flags, command] {
+    refuse_many("plan");
     if (command->count("--all") == 0) return show(*flags);
     if (!flags->check) throw UserError("--all goes with --check: it proves every grid up to so many ranks");
     for (const char* other : {"--ranks", "--grid", "--rank"})

@@ -12,11 +12,17 @@
 #include <iostream>
 
 #include "cli/command.h"
+#include "cli/world.h"
 #include "startrail/base/error.h"
 #include "startrail/run/comm/reason.h"
 
 namespace startrail::cli {
 namespace {
+
+// Takes everything and keeps nothing.
+struct Nowhere : std::streambuf {
+  int overflow(int letter) override { return traits_type::not_eof(letter); }
+};
 
 // What a run of the command changes in its process, put back at its end.
 class Process {
@@ -25,6 +31,8 @@ class Process {
       : out_(std::cout.rdbuf(out.rdbuf())), err_(std::cerr.rdbuf(err.rdbuf())), threads_(at::get_num_threads()) {
     own_out = out.rdbuf() == out_;
     own_err = err.rdbuf() == err_;
+    real_err_.rdbuf(std::cerr.rdbuf());
+    Process::err = &real_err_;
     sigaction(SIGINT, nullptr, &on_interrupt_);
     sigaction(SIGTERM, nullptr, &on_terminate_);
   }
@@ -39,19 +47,38 @@ class Process {
   Process(const Process&) = delete;
 
   static inline bool own_out = true, own_err = true;  // std::cout and std::cerr lead to the process's own
+  static inline std::ostream* err = nullptr;          // for what goes wrong, also when silent
 
  private:
   std::streambuf *out_, *err_;
+  std::ostream real_err_{nullptr};
   int threads_;
   struct sigaction on_interrupt_, on_terminate_;
 };
 
+// Of many processes the first that fails speaks; before they have met, rank 0 and the first of each host do.
+bool speaks(const std::string& message) {
+  if (ProcessWorld* world = opened_world()) {
+    world->fail(message);
+    return world->claim_speech();
+  }
+  const auto launched = launched_by();
+  return !launched || launched->speaks;
+}
+
 int fail(int code, const std::string& message) {
-  std::cerr << "startrail: " << message << "\n";
+  if (speaks(message)) *Process::err << "startrail: " << message << "\n" << std::flush;
   return code;
 }
 
 }  // namespace
+
+void be_silent() {
+  static Nowhere nowhere;
+  std::cout.rdbuf(&nowhere);
+  std::cerr.rdbuf(&nowhere);
+  Process::own_out = Process::own_err = false;
+}
 
 bool shows_live(const std::ostream& stream) {
   return &stream == &std::cout ? Process::own_out && isatty(STDOUT_FILENO)
@@ -83,6 +110,7 @@ int run(const std::vector<std::string>& arguments, std::ostream& out, std::ostre
   add_attend(app);
   add_bench(app);
   add_doctor(app);
+  add_launch(app);
   try {
     app.parse(std::vector<std::string>(arguments.rbegin(), arguments.rend()));  // it takes them from the back
     if (app.get_subcommands().empty()) std::cout << app.help();

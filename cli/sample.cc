@@ -10,6 +10,7 @@
 #include "cli/command.h"
 #include "cli/model_flags.h"
 #include "cli/shape.h"
+#include "cli/world.h"
 #include "startrail/base/error.h"
 #include "startrail/base/file.h"
 #include "startrail/base/threads.h"
@@ -24,6 +25,7 @@ namespace {
 namespace fs = std::filesystem;
 
 struct SampleFlags {
+  CommFlags comm;
   std::string checkpoint, prompt, tokenizer, dtype = "float32";
   SampleOptions options;
   bool last = false;
@@ -56,7 +58,7 @@ void warn_of_empty(const std::vector<int64_t>& classes, const DitConfig& shape) 
 }
 
 // A picture for each class and count, drawn by any grid of ranks.
-void draw_sample(const SampleFlags& flags, const fs::path& folder) {
+void draw_sample(const SampleFlags& flags, const fs::path& folder, ProcessWorld* processes) {
   const fs::path out = flags.out;
   const Drawing drawing = make_drawing({.folder = folder,
                                         .classes = flags.classes,
@@ -70,13 +72,16 @@ void draw_sample(const SampleFlags& flags, const fs::path& folder) {
   const DitConfig& shape = drawing.shape;
   check_picture_file(out, shape);
   warn_of_empty(drawing.classes, shape);
-  if (!out.parent_path().empty()) fs::create_directories(out.parent_path());
-  check_writable(out, "--out");
+  const bool writes = !processes || processes->first() == 0;
+  if (writes && !out.parent_path().empty()) fs::create_directories(out.parent_path());
+  if (writes) check_writable(out, "--out");
   std::optional<Progress> progress("drawing");
-  const at::Tensor pictures = draw_pictures(drawing, [&](double done) {
+  const auto show = [&](double done) {
     progress->show(cat("drawing ", drawing.options.labels.size(), " pictures: ", fixed(100 * done, 0), "%"));
-  });
+  };
+  const at::Tensor pictures = draw_pictures(drawing, show, processes);
   progress.reset();
+  if (!writes) return;
   write_pictures(out, pictures, flags.count);
   std::vector<std::string> names;
   for (int64_t one : drawing.classes) names.push_back(class_name(one, shape));
@@ -124,24 +129,32 @@ void add_sample(CLI::App& app) {
   CLI::Option* ranks = command->add_option("--ranks", flags->ranks, "DiT: ranks that share a picture");
   CLI::Option* grid = command->add_option("--grid", flags->grid, "DiT: how they share it, as in train");
   for (CLI::Option* one : {out, classes, count, steps, guidance, ranks, grid}) one->capture_default_str();
+  flags->comm.add_to(*command);
   command->footer(
       "Example: startrail sample --checkpoint runs/gpt --prompt '#include' --temperature 0.7\n"
       "         startrail sample --checkpoint runs/dit --classes 0,1 --count 8 --guidance 3 --out pictures.png");
   command->callback([flags, command, out, classes, count, steps, guidance, ranks, grid] {
-    const fs::path folder = model_folder(flags->checkpoint);
+    const std::optional<Launched> launched = launched_by();
+    ProcessWorld* const processes = launched && launched->size > 1 ? flags->comm.open() : nullptr;
+    const auto find = [&] { return model_folder(flags->checkpoint).string(); };
+    const fs::path folder = processes ? processes->once(find) : find();
     const bool dit = std::holds_alternative<DitConfig>(read_config(folder));
     // A flag of the other kind would be ignored.
     const std::vector<CLI::Option*> of_dit{out, classes, count, steps, guidance, ranks, grid};
     for (const CLI::Option* one : command->get_options()) {
       const std::string name = one->get_name();
-      const bool both =
-          name == "--checkpoint" || name == "--seed" || name == "--dtype" || name == "--last" || name == "--help";
+      const bool both = name == "--checkpoint" || name == "--seed" || name == "--dtype" || name == "--last" ||
+                        name == "--help" || name == "--comm" || name == "--timeout-s";
       const bool theirs = std::find(of_dit.begin(), of_dit.end(), one) != of_dit.end();
       if (one->count() > 0 && !both && theirs != dit)
         throw UserError(cat(name, " is for a ", dit ? "GPT" : "DiT", ", but ", folder.string(), " holds a ",
                             dit ? "DiT" : "GPT", ": leave it out"));
     }
-    dit ? draw_sample(*flags, folder) : write_sample(*flags, folder);
+    if (!dit && processes)
+      throw UserError(cat("a GPT writes its text on one rank, but ", launched->launcher, " started ", launched->size,
+                          " processes: start it without a launcher, or give --comm local"));
+    set_ranks(flags->ranks, *ranks, processes);
+    dit ? draw_sample(*flags, folder, processes) : write_sample(*flags, folder);
   });
 }
 

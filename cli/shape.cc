@@ -23,7 +23,7 @@ at::ScalarType parse_type(const std::string& text, const std::string& flag, cons
 }
 
 void ShapeFlags::add_to(CLI::App& command) {
-  command.add_option("--ranks", ranks, "Ranks that share the sequence")->capture_default_str();
+  ranks_option = command.add_option("--ranks", ranks, "Ranks that share the sequence")->capture_default_str();
   command
       .add_option("--grid", grid,
                   "How they are arranged: ring, startrail:C, ulysses, usp:U, allgather, mesh:A, or "

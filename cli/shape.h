@@ -9,7 +9,8 @@
 
 namespace CLI {
 class App;
-}
+class Option;
+}  // namespace CLI
 
 namespace startrail::cli {
 
@@ -19,6 +20,7 @@ at::ScalarType parse_type(const std::string& text, const std::string& flag,
 
 struct ShapeFlags {
   int ranks = 16;
+  CLI::Option* ranks_option = nullptr;  // tells whether they were given
   std::string grid = "startrail:2";
   int64_t tokens = 4096;
   std::optional<int64_t> key_tokens;

@@ -12,6 +12,7 @@
 #include "cli/command.h"
 #include "cli/text_model.h"
 #include "cli/train_report.h"
+#include "cli/world.h"
 #include "startrail/base/error.h"
 #include "startrail/train/loop/draw_pictures.h"
 #include "startrail/train/model/generate.h"
@@ -23,22 +24,50 @@ namespace fs = std::filesystem;
 
 struct TrainFlags {
   TrainRequest request;
+  CommFlags comm;
   std::string profile;
   bool dry_run = false, help_config = false, json = false;
 };
 
+constexpr double kKillSeconds = 25;  // launchers kill a process 30 s after they asked it to end
+
 std::atomic<int> interrupts = 0;
-std::atomic<bool> trained = false;  // all is saved and said
+std::atomic<double> interrupted_at = 0;  // seconds of the monotonic clock
+std::atomic<bool> trained = false;       // all is saved and said
+std::atomic<bool> alone = true;          // the ranks are threads of this process
+std::atomic<bool> speaks = true;
+
+double monotonic_seconds() {
+  timespec time{};
+  clock_gettime(CLOCK_MONOTONIC, &time);
+  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+}
 
 void on_interrupt(int) {
+  // Ctrl-C reaches a process from the terminal and from its launcher too.
+  constexpr double kSameSeconds = 2;
+  const double now = monotonic_seconds();
+  if (!alone && interrupts > 0 && now - interrupted_at < kSameSeconds) return;
   if (++interrupts > 1 || trained) _exit(130);
+  interrupted_at = now;
+  if (!speaks) return;
   constexpr char kMessage[] = "\nstopping after this step, with a checkpoint; once more stops at once\n";
   static_cast<void>(!write(STDERR_FILENO, kMessage, sizeof kMessage - 1));
 }
 
-void watch_interrupts() {
+// A step and its checkpoint that do not end before the launcher kills: a reason to stop without.
+std::optional<std::string> out_of_time() {
+  if (interrupts == 0 || trained || monotonic_seconds() - interrupted_at < kKillSeconds) return std::nullopt;
+  return cat("stopped without saving: the step and its checkpoint took longer than the ", kKillSeconds,
+             " s before a launcher kills; the last complete checkpoint is whole, go on from it with --resume");
+}
+
+void watch_interrupts(ProcessWorld* processes) {
   interrupts = 0;  // as in a new process, also in one that trained before
   trained = false;
+  alone = !processes;
+  speaks = !processes || processes->rank() == 0;
+  if (processes) processes->set_give_up(out_of_time);
   struct sigaction action {};
   action.sa_handler = on_interrupt;
   action.sa_flags = SA_RESTART;
@@ -88,17 +117,24 @@ void draw_samples(const TrainJob& job) {
             << job.config.run.folder << ")\n";
 }
 
-void run(const TrainFlags& flags) {
+void run(TrainFlags& flags) {
   if (flags.help_config) {
     TrainConfig defaults;
     std::cout << help_text(settings_of(defaults));
     return;
   }
-  const TrainJob job = make_job(flags.request);
+  ProcessWorld* const processes = flags.comm.open();
+  flags.request.restarted = processes && processes->restarted();
+  const TrainJob job = make_job(flags.request, processes);
   const TrainConfig& config = job.config;
-  const Estimate estimated = estimate(config, job.model);
-  check_start(job, flags.profile, /*verify=*/flags.dry_run);
-  if (!flags.json) print_job(job, estimated);
+  const auto local = processes ? nullptr : local_world(static_cast<int>(config.parallel.ranks));
+  World& world = processes ? *processes : *local;
+  if (processes) processes->set_timeout(std::chrono::seconds(config.parallel.timeout_s));
+  world.compare(job_facts(job));
+  const int threads = world.threads_each(static_cast<int>(config.parallel.threads));
+  const Estimate estimated = estimate(config, job.model, threads);
+  check_start(job, world, flags.profile, /*verify=*/flags.dry_run);
+  if (!flags.json) print_job(job, estimated, world);
   if (flags.dry_run) {
     if (flags.json)
       std::cout << to_json(job, estimated).dump(2) << "\n";
@@ -113,7 +149,8 @@ void run(const TrainFlags& flags) {
   }
   if (!flags.json) std::cout << std::endl;
 
-  watch_interrupts();
+  watch_interrupts(processes);
+  if (processes) processes->begin();
   Display display(5);
   Training training = make_training(job);
   training.profile = flags.profile;
@@ -121,7 +158,8 @@ void run(const TrainFlags& flags) {
     if (!flags.json) display.show(report, job.source->skipped().size());
   };
   training.observer.stop = [] { return interrupts > 0; };
-  const TrainingResult result = train(training);
+  const TrainingResult result = train(training, world);
+  if (world.first() != 0) return;  // the others have done their part
   if (flags.json) {
     std::cout << to_json(result, *job.source).dump(2) << "\n";
     return;
@@ -158,12 +196,14 @@ void add_train(CLI::App& app) {
   command->add_option("--resume", flags->request.resume, "Go on with this run's newest checkpoint, or this checkpoint")
       ->type_name("FOLDER");
   command->add_option("--profile", flags->profile, "Write the first steps as a trace for Perfetto")->type_name("FILE");
+  flags->comm.add_to(*command, /*timeout=*/false);
   command->add_flag("--dry-run", flags->dry_run,
                     "Say what would be trained, its memory and bytes, and check everything");
   command->add_flag("--help-config", flags->help_config, "Explain every setting");
   command->add_flag("--json", flags->json, "Print the result as JSON");
   command->footer(
       "Example: startrail train --set data.path=src --set parallel.ranks=8 --set parallel.grid=startrail:2\n"
+      "         torchrun --nproc-per-node 8 --no-python startrail train --set data.path=src\n"
       "Ctrl-C saves a checkpoint and stops; a second one stops at once.");
   command->callback([flags] { run(*flags); });
 }

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <iostream>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "cli/command.h"
 #include "startrail/base/error.h"
@@ -41,6 +42,14 @@ std::string describe(const ModelConfig& model) {
              sides(dit->patch), ", ", dit->classes, " classes, ", dit->objective);
 }
 
+// Where they are and what they compute with.
+std::string ranks_text(const TrainConfig& config, const World& world) {
+  const std::set<std::string> nodes(world.nodes().begin(), world.nodes().end());
+  if (world.ranks_here() == world.size() && nodes.size() == 1) return cat(" on ", thread_count(config), " threads");
+  return cat(" on ", nodes.size(), " nodes, with ",
+             plural(world.threads_each(static_cast<int>(config.parallel.threads)), "thread"), " each");
+}
+
 struct Baselines {
   double unigram = 0;             // entropy of the validation data itself
   std::optional<double> trigram;  // counted on the training data
@@ -56,7 +65,7 @@ Baselines baselines(const Corpora& data, int64_t vocabulary) {
 
 }  // namespace
 
-void print_job(const TrainJob& job, const Estimate& e) {
+void print_job(const TrainJob& job, const Estimate& e, const World& world) {
   const TrainConfig& c = job.config;
   const AttentionOptions attention = attention_options(c);
   const auto mb = [](int64_t bytes) { return human_bytes(static_cast<double>(bytes)); };
@@ -67,7 +76,7 @@ void print_job(const TrainJob& job, const Estimate& e) {
             << fixed(static_cast<double>(c.train.steps * c.train.batch) / static_cast<double>(job.source->epoch()), 2)
             << " epochs)" << (c.train.warmup >= c.train.steps ? ", all of them in the warm-up" : "")
             << (job.step > 0 ? cat(", from step ", job.step) : "") << "\n"
-            << "ranks     " << c.parallel.ranks << " on " << thread_count(c) << " threads: " << c.parallel.data_parallel
+            << "ranks     " << c.parallel.ranks << ranks_text(c, world) << ": " << c.parallel.data_parallel
             << " data parallel x " << to_text(attention.grid);
   const std::string scheme = scheme_of(attention.grid);
   std::cout << (scheme.empty() || c.parallel.ranks == 1 ? "" : cat(" (", scheme, ")")) << ", "

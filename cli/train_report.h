@@ -9,7 +9,7 @@
 
 namespace startrail::cli {
 
-void print_job(const TrainJob& job, const Estimate& e);
+void print_job(const TrainJob& job, const Estimate& e, const World& world);
 void print_summary(const TrainJob& job, const TrainingResult& result, const Estimate& e);
 
 nlohmann::json to_json(const TrainJob& job, const Estimate& e);

@@ -70,6 +70,24 @@ function(startrail_spanning_tests)
   endforeach()
 endfunction()
 
+# startrail_hosts_tests(LINKS <targets>): tests/hosts/, where ranks are processes. The worker is one of them; Python
+# scripts start it and the command with launchers, and end them in bad ways.
+function(startrail_hosts_tests)
+  cmake_parse_arguments(arg "" "" LINKS ${ARGN})
+  if(NOT STARTRAIL_TESTS OR NOT TARGET startrail_command)
+    return()
+  endif()
+  add_executable(hosts_worker tests/hosts/worker.cc tests/exactness.cc)
+  target_link_libraries(hosts_worker PRIVATE ${arg_LINKS} GTest::gtest)
+  _startrail_compile(hosts_worker QUICK PRECOMPILED _tests LINKS startrail_torch)
+  cmake_path(GET STARTRAIL_TORCH_USED PARENT_PATH packages)
+  foreach(part hosts_fast hosts_long)
+    add_test(NAME ${part} COMMAND ${PROJECT_SOURCE_DIR}/.venv/bin/python tests/hosts/${part}.py ${PROJECT_BINARY_DIR}
+             WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
+    set_tests_properties(${part} PROPERTIES LABELS ${part} RUN_SERIAL TRUE ENVIRONMENT PYTHONPATH=${packages})
+  endforeach()
+endfunction()
+
 # startrail_command(LINKS <targets>): cli/ as the library startrail_cli, which tests call, and the program `startrail`, at
 # the top of the build folder.
 function(startrail_command)

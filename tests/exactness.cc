@@ -112,6 +112,28 @@ std::string Proof::check(const Split& split) {
   return "";
 }
 
+WholeSequence RandomCases::sequence(int64_t longest) {
+  WholeSequence sequence;
+  sequence.tokens = random_() % 8 == 0 ? longest : 1 + static_cast<int64_t>(random_() % 1500);
+  if (sequence.tokens < 8) sequence.tokens += 8;
+  sequence.mask = make_mask(pick(mask_names()), sequence.tokens);
+  sequence.key_heads = pick(std::vector<int64_t>{1, 2, 4, 8});
+  sequence.heads = sequence.key_heads * pick(std::vector<int64_t>{1, 2, 8});
+  if (sequence.tokens > 2000) sequence.heads = std::min<int64_t>(sequence.heads, 2 * sequence.key_heads);
+  sequence.dim = pick(std::vector<int64_t>{4, 8, 20});
+  sequence.seed = random_() % 1000000;
+  return sequence;
+}
+
+std::optional<Split> RandomCases::split(int ranks, const WholeSequence& sequence) {
+  Split split{pick(every_grid(ranks)), pick(std::vector<Order>{Order::contiguous, Order::zigzag, Order::striped}),
+              pick(std::vector<Direction>{Direction::keys, Direction::queries}),
+              pick(std::vector<at::ScalarType>{at::kFloat, at::kBFloat16})};
+  if (!heads_fit(split.grid.heads, sequence.heads, sequence.key_heads)) return std::nullopt;
+  std::shuffle(split.grid.order.begin(), split.grid.order.end(), random_);
+  return split;
+}
+
 void expect_every_pair(const std::vector<int64_t>& lengths) {
   constexpr std::array<Order, 3> orders = {Order::contiguous, Order::zigzag, Order::striped};
   constexpr std::array<int64_t, 3> ratios = {1, 2, 8};

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <algorithm>
+#include <optional>
+#include <random>
 #include <string>
 #include <utility>
 #include <vector>
@@ -47,6 +49,23 @@ class Proof {
 };
 
 std::string to_text(const Split& split);
+
+// Sequences and splits drawn at random: the same for the same seed.
+class RandomCases {
+ public:
+  explicit RandomCases(uint64_t seed) : random_(seed) {}
+
+  template <class Values>
+  auto pick(const Values& values) {
+    return values[random_() % values.size()];
+  }
+  WholeSequence sequence(int64_t longest);
+  // Nothing when the grid drawn does not fit the heads.
+  std::optional<Split> split(int ranks, const WholeSequence& sequence);
+
+ private:
+  std::mt19937_64 random_;
+};
 
 // Hands out grids that fit, the least used first.
 class GridTurns {

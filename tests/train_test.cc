@@ -285,7 +285,7 @@ TEST(Train, AdvisesWhatWouldSaveMemory) {
   TrainConfig config = small_config(folder);
   const auto advice = [&](int64_t ranks) {
     config.parallel.ranks = ranks;
-    return error_of([&] { check_memory(config, model_config(config), 1); });
+    return error_of([&] { check_memory(config, model_config(config), {.bytes = 1}); });
   };
   EXPECT_NE(advice(1).find("choose a smaller model"), std::string::npos);
   EXPECT_EQ(advice(1).find("fewer ranks"), std::string::npos);

@@ -5,6 +5,7 @@
 #include <fstream>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "startrail/base/error.h"
 
@@ -55,13 +56,22 @@ void append_events(std::vector<json>& all, const RankTrace& trace) {
   }
 }
 
-void write_events(const std::filesystem::path& file, const std::vector<json>& events) {
-  std::ofstream out(file);
-  out << "{\"displayTimeUnit\": \"ms\", \"traceEvents\": [\n";
-  for (size_t i = 0; i < events.size(); ++i) out << (i == 0 ? "" : ",\n") << events[i].dump();
-  out << "\n]}\n";
-  if (!out.flush())
-    throw UserError(cat("the trace ", file.string(), " cannot be written: give a file in a folder that exists"));
+std::string events_text(const std::vector<json>& events) {
+  std::string text = "{\"displayTimeUnit\": \"ms\", \"traceEvents\": [\n";
+  for (size_t i = 0; i < events.size(); ++i) text += (i == 0 ? "" : ",\n") + events[i].dump();
+  return text + "\n]}\n";
+}
+
+void append_shifted(std::vector<json>& all, const std::string& text, double shift_us, const std::string& name) {
+  try {
+    json trace = json::parse(text);
+    for (json& event : trace.at("traceEvents")) {
+      if (event.contains("ts")) event["ts"] = event["ts"].get<double>() + shift_us;
+      all.push_back(std::move(event));
+    }
+  } catch (const json::exception&) {
+    throw UserError(cat(name, " is not a trace of a rank: it was not written, or not to its end"));
+  }
 }
 
 void start_at_zero(std::vector<json>& events) {
@@ -78,36 +88,36 @@ double RankTrace::now_us() {
   return std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-void write_trace(const std::filesystem::path& file, const std::vector<std::shared_ptr<RankTrace>>& ranks) {
-  std::vector<json> events;
-  for (const auto& rank : ranks) append_events(events, *rank);
-  start_at_zero(events);
-  write_events(file, events);
-}
-
-void write_rank_trace(const std::filesystem::path& file, const RankTrace& trace) {
+std::string trace_text(const RankTrace& trace) {
   std::vector<json> events;
   append_events(events, trace);
-  write_events(file, events);
+  return events_text(events);
+}
+
+void write_traces(const std::filesystem::path& file, const std::vector<std::string>& texts,
+                  const std::vector<double>& shift_us) {
+  std::vector<json> events;
+  for (size_t i = 0; i < texts.size(); ++i)
+    append_shifted(events, texts[i], i < shift_us.size() ? shift_us[i] : 0, cat("what rank ", i, " sent"));
+  start_at_zero(events);
+  std::ofstream out(file);
+  out << events_text(events);
+  if (!out.flush())
+    throw UserError(cat("the trace ", file.string(), " cannot be written: give a file in a folder that exists"));
 }
 
 void merge_traces(const std::vector<std::filesystem::path>& files, const std::filesystem::path& into,
                   const std::vector<double>& shift_us) {
-  std::vector<json> events;
-  for (size_t i = 0; i < files.size(); ++i) {
-    std::ifstream in(files[i]);
-    try {
-      json trace = json::parse(in);
-      for (json& event : trace.at("traceEvents")) {
-        if (i < shift_us.size() && event.contains("ts")) event["ts"] = event["ts"].get<double>() + shift_us[i];
-        events.push_back(std::move(event));
-      }
-    } catch (const json::exception&) {
-      throw UserError(cat(files[i].string(), " is not a trace of a rank: it was not written, or not to its end"));
-    }
+  std::vector<std::string> texts;
+  for (const auto& file : files) {
+    std::ifstream in(file);
+    std::ostringstream text;
+    text << in.rdbuf();
+    std::vector<json> parsed;
+    append_shifted(parsed, text.str(), 0, file.string());  // an error names the file
+    texts.push_back(text.str());
   }
-  start_at_zero(events);
-  write_events(into, events);
+  write_traces(into, texts, shift_us);
 }
 
 }  // namespace startrail

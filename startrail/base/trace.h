@@ -45,14 +45,16 @@ class RankTrace {
   std::vector<TraceEvent> events_;
 };
 
-// One process per rank, with a track for its work and one for what it receives; the first event begins at 0. UserError
-// when the file cannot be written.
-void write_trace(const std::filesystem::path& file, const std::vector<std::shared_ptr<RankTrace>>& ranks);
+// A rank's events on its own clock, as a whole trace.
+std::string trace_text(const RankTrace& trace);
 
-// A trace of one rank on its host's own clock, in the same format.
-void write_rank_trace(const std::filesystem::path& file, const RankTrace& trace);
-// One trace of several such files. `shift_us` is added to the clock of each, none means 0. UserError for a file that is
-// not a trace.
+// Writes one trace of several ranks': one process for each, with a track for its work and one for what it receives; the
+// first event begins at 0. `shift_us` is added to the clock of each, none means 0. UserError when the file cannot be
+// written, or a text is not a trace.
+void write_traces(const std::filesystem::path& file, const std::vector<std::string>& texts,
+                  const std::vector<double>& shift_us = {});
+
+// The same from files that hold such texts.
 void merge_traces(const std::vector<std::filesystem::path>& files, const std::filesystem::path& into,
                   const std::vector<double>& shift_us = {});
 

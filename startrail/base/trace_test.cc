@@ -18,10 +18,12 @@ json read(const std::filesystem::path& file) {
   return json::parse(in);
 }
 
-// What write_trace gives for these ranks, parsed.
+// What write_traces gives for these ranks, parsed.
 json written(const std::vector<std::shared_ptr<RankTrace>>& ranks) {
   const TempFolder folder;
-  write_trace(folder.path("trace.json"), ranks);
+  std::vector<std::string> texts;
+  for (const auto& rank : ranks) texts.push_back(trace_text(*rank));
+  write_traces(folder.path("trace.json"), texts);
   return read(folder.path("trace.json"));
 }
 
@@ -78,7 +80,7 @@ TEST(Trace, OfRanksInFilesOfTheirOwnMergesIntoTheSame) {
     traces.back()->add({"forward", 5e9 + 10 * rank, 5e9 + 10 * rank + 4});
     traces.back()->add({"gather", 5e9, 5e9 + 7, {}, (rank + 1) % 3, 8});
     files.push_back(folder.path(cat("rank-", rank, ".json")));
-    write_rank_trace(files.back(), *traces.back());
+    std::ofstream(files.back()) << trace_text(*traces.back());
   }
   merge_traces(files, folder.path("all.json"));
   EXPECT_EQ(read(folder.path("all.json")), written(traces));
@@ -105,7 +107,7 @@ TEST(Trace, OfNothingIsValidToo) {
 TEST(Trace, RefusesAFileThatCannotBeWritten) {
   const TempFolder folder;
   const std::string file = folder.path("no-such-folder/trace.json");
-  EXPECT_EQ(error_of([&] { write_trace(file, {std::make_shared<RankTrace>(0)}); }),
+  EXPECT_EQ(error_of([&] { write_traces(file, {trace_text(RankTrace(0))}); }),
             cat("the trace ", file, " cannot be written: give a file in a folder that exists"));
 }
 

@@ -9,7 +9,9 @@
 #include <cmath>
 #include <limits>
 #include <optional>
+#include <torch/csrc/distributed/c10d/Work.hpp>
 
+#include "startrail/base/error.h"
 #include "startrail/base/threads.h"
 #include "startrail/run/comm/ranks.h"
 #include "startrail/run/memory.h"
@@ -45,6 +47,67 @@ at::Tensor written_mask(const Mask& mask, int64_t tokens) {
     if (seen.end > seen.begin) bias[q].narrow(0, seen.begin, seen.end - seen.begin).zero_();
   }
   return bias;
+}
+
+// A report as numbers, for the other ranks, and back.
+std::vector<double> pack(const RankReport& report) {
+  std::vector<double> numbers;
+  for (const Volume* volume : {&report.forward, &report.backward})
+    for (Traffic kind : kTraffic) numbers.push_back(static_cast<double>((*volume)[kind]));
+  numbers.insert(numbers.end(), {report.wait_seconds, static_cast<double>(report.peak_bytes),
+                                 static_cast<double>(report.crossing_bytes)});
+  for (const auto& [op, seconds] : report.busy_seconds) {
+    numbers.push_back(static_cast<double>(op));
+    numbers.push_back(seconds);
+  }
+  return numbers;
+}
+
+RankReport unpack(const std::vector<double>& numbers) {
+  RankReport report;
+  size_t at = 0;
+  const auto whole = [&] { return static_cast<int64_t>(numbers.at(at++)); };
+  for (Volume* volume : {&report.forward, &report.backward})
+    for (Traffic kind : kTraffic) (*volume)[kind] = whole();
+  report.wait_seconds = numbers.at(at++);
+  report.peak_bytes = whole();
+  report.crossing_bytes = whole();
+  while (at < numbers.size()) {
+    const auto op = static_cast<Op>(whole());
+    report.busy_seconds[op] = numbers.at(at++);
+  }
+  return report;
+}
+
+// Rank 0 gets everyone's piece of each tensor and puts it in its place; the others get nothing.
+Answer join_answer(const Answer& mine, const Sample& sample, const Layout& queries, const Layout& keys, Group& group) {
+  constexpr int kTag = (1 << 20) + 3;
+  const at::NoGradGuard no_grad;
+  const auto join_tensor = [&](const at::Tensor& own, const at::Tensor& like, const Layout& layout) {
+    if (group.rank() != 0) {
+      if (own.numel() > 0) group.channel().wait(group.channel().post({{Post::Way::send, own.contiguous(), 0, kTag}}));
+      return at::Tensor();
+    }
+    at::Tensor whole = at::zeros_like(like);
+    for (int rank = 0; rank < group.size(); ++rank) {
+      const at::Tensor places = places_of(layout, rank);
+      at::Tensor piece = own;
+      if (rank > 0) {
+        auto sizes = like.sizes().vec();
+        sizes[2] = places.numel();
+        piece = at::empty(sizes, like.options());
+        if (piece.numel() > 0) group.channel().wait(group.channel().post({{Post::Way::receive, piece, rank, kTag}}));
+      }
+      whole.index_copy_(2, places, piece);
+    }
+    return whole;
+  };
+  Answer answer;
+  answer.out = join_tensor(mine.out, sample.q, queries);
+  answer.dq = join_tensor(mine.dq, sample.q, queries);
+  answer.dk = join_tensor(mine.dk, sample.k, keys);
+  answer.dv = join_tensor(mine.dv, sample.v, keys);
+  return answer;
 }
 
 double scale_of(const Sample& sample, double scale) {
@@ -110,49 +173,55 @@ Answer pytorch_answer(const Sample& sample, const Mask& mask, double scale) {
   return {out, dq, dk, dv};
 }
 
-TrialRun run_trial(const Sample& sample, const AttentionOptions& options, int threads) {
+TrialRun run_trial(const Sample& sample, const AttentionOptions& options, World& world, int threads) {
   const int ranks = options.grid.ranks();
+  STARTRAIL_CHECK(ranks == world.size(), ranks, " ranks in the grid, ", world.size(), " in the world");
   const Layout queries{options.order, sample.q.size(2), ranks}, keys{options.order, sample.k.size(2), ranks};
-  TrialRun run{{at::zeros_like(sample.q), at::zeros_like(sample.q), at::zeros_like(sample.k), at::zeros_like(sample.v)},
-               0,
-               0,
-               std::vector<RankReport>(ranks)};
-  run_ranks(ranks, threads, [&](const std::shared_ptr<Group>& group) {
+  TrialRun run;
+  world.run(threads, [&](const std::shared_ptr<Group>& group) {
     const auto account = std::make_shared<MemoryAccount>();
     const MemoryScope scope(account);
-    RankReport& report = run.ranks[group->rank()];
+    RankReport report;
     const at::Tensor query_tokens = places_of(queries, group->rank()), key_tokens = places_of(keys, group->rank());
     const auto leaf = [](const at::Tensor& t, const at::Tensor& tokens) {
       return t.index_select(2, tokens).requires_grad_();
     };
     const at::Tensor q = leaf(sample.q, query_tokens), k = leaf(sample.k, key_tokens), v = leaf(sample.v, key_tokens);
     const at::Tensor dout = sample.dout.index_select(2, query_tokens);
+    const auto count = [&](Volume& sent) {
+      const Counts& counts = group->meter().counts();
+      sent = counts.sent();
+      add_times(report, counts);
+      for (const auto& [key, of] : counts.messages)
+        if (world.nodes()[key.second] != world.nodes()[group->rank()]) report.crossing_bytes += of.sent_bytes;
+      group->meter().reset();
+    };
 
     group->control().barrier();
     const auto start = std::chrono::steady_clock::now();
     const at::Tensor out = attention(q, k, v, options, group);
     group->control().barrier();
-    if (group->rank() == 0) run.forward_ms = milliseconds_since(start);
-    report.forward = group->meter().counts().sent();
-    add_times(report, group->meter().counts());
-    group->meter().reset();
+    const double forward_ms = milliseconds_since(start);
+    count(report.forward);
 
     group->control().barrier();
     const auto middle = std::chrono::steady_clock::now();
     out.backward(dout);
     group->control().barrier();
-    if (group->rank() == 0) run.backward_ms = milliseconds_since(middle);
-    report.backward = group->meter().counts().sent();
-    add_times(report, group->meter().counts());
+    const double backward_ms = milliseconds_since(middle);
+    count(report.backward);
     report.peak_bytes = account->peak_bytes;
 
-    const at::NoGradGuard no_grad;
-    run.answer.out.index_copy_(2, query_tokens, out);
-    run.answer.dq.index_copy_(2, query_tokens, q.grad());
-    run.answer.dk.index_copy_(2, key_tokens, k.grad());
-    run.answer.dv.index_copy_(2, key_tokens, v.grad());
+    std::vector<RankReport> reports;
+    for (const auto& numbers : group->control().gather(pack(report))) reports.push_back(unpack(numbers));
+    Answer answer = join_answer({out, q.grad(), k.grad(), v.grad()}, sample, queries, keys, *group);
+    if (group->rank() == world.first()) run = {std::move(answer), forward_ms, backward_ms, std::move(reports)};
   });
   return run;
+}
+
+TrialRun run_trial(const Sample& sample, const AttentionOptions& options, int threads) {
+  return run_trial(sample, options, *local_world(options.grid.ranks()), threads);
 }
 
 Errors compare(const Answer& answer, const Answer& truth, const Sample& sample, double scale) {

@@ -1,5 +1,5 @@
-// One attention on local ranks, measured and compared with the truth: what `startrail attend`, the tests and the
-// benchmarks share. Whole sequences in and out; the split over ranks happens inside.
+// One attention on the ranks of a world, measured and compared with the truth: what `startrail attend`, the tests and
+// the benchmarks share. Whole sequences in and out; the split over ranks happens inside.
 #pragma once
 
 #include <map>
@@ -8,6 +8,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "startrail/run/attention.h"
+#include "startrail/run/comm/world.h"
 
 namespace startrail {
 
@@ -42,6 +43,7 @@ struct RankReport {
   double wait_seconds = 0;            // for messages
   std::map<Op, double> busy_seconds;  // by step
   int64_t peak_bytes = 0;             // tensor memory, own inputs included
+  int64_t crossing_bytes = 0;         // of those sent, to ranks of other nodes
 };
 
 struct TrialRun {
@@ -50,7 +52,10 @@ struct TrialRun {
   std::vector<RankReport> ranks;
 };
 
-// Splits the sample over options.grid's ranks as threads, runs attention() and its backward, and joins the pieces.
+// Splits the sample over the world's ranks, runs attention() and its backward, and joins the pieces where rank 0 lives;
+// elsewhere the answer stays empty. All processes have the same sample and get the same reports.
+TrialRun run_trial(const Sample& sample, const AttentionOptions& options, World& world, int threads);
+// On options.grid's ranks as threads.
 TrialRun run_trial(const Sample& sample, const AttentionOptions& options, int threads);
 
 // Largest absolute error relative to the largest value of the truth, or to the terms that cancelled where the truth is

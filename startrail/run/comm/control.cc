@@ -118,6 +118,16 @@ std::vector<std::string> Control::gather(std::string_view mine) {
   return texts;
 }
 
+std::vector<std::string> Control::collect(std::string_view mine) {
+  if (rank_ != 0) {
+    send({0}, std::string(mine));
+    return {};
+  }
+  std::vector<std::string> texts{std::string(mine)};
+  for (int from = 1; from < static_cast<int>(members_.size()); ++from) texts.push_back(receive(from));
+  return texts;
+}
+
 std::vector<double> Control::gather(double mine) {
   std::vector<double> values;
   for (const auto& one : gather(std::vector{mine})) values.push_back(one.at(0));

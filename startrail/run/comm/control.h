@@ -28,6 +28,9 @@ class Control {
   // Everyone's bytes, in rank order.
   std::vector<std::string> gather(std::string_view mine);
 
+  // The same on the group's first rank alone: for what is long and the others need not know.
+  std::vector<std::string> collect(std::string_view mine);
+
   // Everyone's numbers, in rank order.
   template <class Value>
   std::vector<std::vector<Value>> gather(const std::vector<Value>& mine) {

@@ -15,4 +15,14 @@ inline std::string reason_of(const std::exception& error) {
   return text;
 }
 
+inline std::string reason_of(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const std::exception& known) {
+    return reason_of(known);
+  } catch (...) {
+    return "unknown error";
+  }
+}
+
 }  // namespace startrail

@@ -268,12 +268,13 @@ Settings settings_of(TrainConfig& c) {
        {"auto", "keys", "queries"}},
       {"parallel.partial", &c.parallel.partial, "Partial results on the wire.", {"float32", "bfloat16"}},
       {"parallel.kernel", &c.parallel.kernel, "Attention kernel.", {"auto", "flash", "aten", "reference"}},
-      {"parallel.threads",
-       &c.parallel.threads,
-       "Threads of all ranks of this machine together; 0: all cores.",
+      {"parallel.threads", &c.parallel.threads, "Threads of all ranks of a host together; 0: all cores.", {}, 0, 4096},
+      {"parallel.timeout_s",
+       &c.parallel.timeout_s,
+       "Seconds without a sign of life after which a rank that is a process is given up, and the run with it.",
        {},
-       0,
-       4096},
+       2,
+       86400},
 
       {"validate.every", &c.validate.every, "Steps between validations; 0: only at the end.", {}, 0},
       {"validate.windows", &c.validate.windows, "Validation sequences used; 0: all.", {}, 0},
@@ -345,14 +346,15 @@ ScheduleOptions schedule_options(const TrainConfig& config) {
   return {.kind = t.schedule, .learning_rate = t.learning_rate, .floor = t.floor, .warmup = t.warmup, .steps = t.steps};
 }
 
-CorpusOptions corpus_options(const TrainConfig& config, int64_t vocabulary) {
+CorpusOptions corpus_options(const TrainConfig& config, int64_t vocabulary, const Listing& listing) {
   const auto& d = config.data;
   return {.path = d.path,
           .validation_path = d.validation_path,
           .validation = d.validation,
           .vocabulary = vocabulary,
           .end_token = d.end_token,
-          .leave_out = config.run.folder};
+          .leave_out = config.run.folder,
+          .listing = listing};
 }
 
 TokenSourceOptions source_options(const TrainConfig& config) {
@@ -362,7 +364,8 @@ TokenSourceOptions source_options(const TrainConfig& config) {
           .validation_windows = config.validate.windows};
 }
 
-PicturesOptions pictures_options(const TrainConfig& config, const DitConfig& model, bool held_out) {
+PicturesOptions pictures_options(const TrainConfig& config, const DitConfig& model, bool held_out,
+                                 const Listing& listing) {
   const auto& d = config.data;
   const auto seed = static_cast<uint64_t>(config.train.seed);
   return {
@@ -373,7 +376,8 @@ PicturesOptions pictures_options(const TrainConfig& config, const DitConfig& mod
       .scale = d.scale,
       .generated = d.generated,
       .seed = held_out ? mix(seed, 1) : seed,
-      .without = config.run.folder};
+      .without = config.run.folder,
+      .listing = listing};
 }
 
 PictureSourceOptions picture_source_options(const TrainConfig& config, const DitConfig& model) {

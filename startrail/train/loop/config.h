@@ -50,7 +50,7 @@ struct TrainConfig {
   struct {
     int64_t ranks = 1, data_parallel = 1;
     std::string grid = "auto", layout = "auto", backward = "auto", partial = "float32", kernel = "auto";
-    int64_t threads = 0;
+    int64_t threads = 0, timeout_s = 30;
   } parallel;
   struct {
     int64_t every = 100, windows = 16;
@@ -77,10 +77,11 @@ int thread_count(const TrainConfig& config);
 AttentionOptions attention_options(const TrainConfig& config);
 AdamWOptions optimizer_options(const TrainConfig& config);
 ScheduleOptions schedule_options(const TrainConfig& config);
-CorpusOptions corpus_options(const TrainConfig& config, int64_t vocabulary);
+CorpusOptions corpus_options(const TrainConfig& config, int64_t vocabulary, const Listing& listing = {});
 TokenSourceOptions source_options(const TrainConfig& config);
 // Of data.path, or of data.validation_path: generated pictures are others then.
-PicturesOptions pictures_options(const TrainConfig& config, const DitConfig& model, bool held_out = false);
+PicturesOptions pictures_options(const TrainConfig& config, const DitConfig& model, bool held_out = false,
+                                 const Listing& listing = {});
 PictureSourceOptions picture_source_options(const TrainConfig& config, const DitConfig& model);
 
 // UserError for settings that this kind of model, or this kind of rotary positions, does not have.

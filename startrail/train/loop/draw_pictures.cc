@@ -3,9 +3,10 @@
 #include <ATen/ATen.h>
 
 #include "startrail/base/error.h"
-#include "startrail/run/comm/ranks.h"
+#include "startrail/run/comm/world.h"
 #include "startrail/train/data/pictures/image_file.h"
 #include "startrail/train/data/pictures/picture_grid.h"
+#include "startrail/train/loop/checkpoint.h"
 #include "startrail/train/model/picture_classes.h"
 
 namespace startrail {
@@ -27,7 +28,7 @@ Drawing make_drawing(const DrawingOptions& given) {
                   .attention = attention_options(given.sharing, shape, shape.tokens()),
                   .type = given.type,
                   .which = given.which,
-                  .threads = thread_count(given.sharing)};
+                  .threads = given.sharing.threads};
   for (int64_t one : drawing.classes)
     drawing.options.labels.insert(drawing.options.labels.end(), static_cast<size_t>(given.count), one);
   sampling_levels(shape.objective, given.steps);  // throws for a number of steps that cannot be
@@ -43,15 +44,24 @@ double drawing_work(const Drawing& drawing) {
          static_cast<double>(drawing.options.labels.size());
 }
 
-at::Tensor draw_pictures(const Drawing& drawing, const std::function<void(double)>& on_step) {
+at::Tensor draw_pictures(const Drawing& drawing, const std::function<void(double)>& on_step, World* processes) {
   const auto model = load_dit(drawing.folder, drawing.type, drawing.which);
+  const auto local = processes ? nullptr : local_world(drawing.attention.grid.ranks());
+  World& world = processes ? *processes : *local;
+  world.compare({{"model", config_text(*model, drawing.type)},
+                 {"weights", weights_fingerprint(drawing.folder)},
+                 {"grid", to_text(drawing.attention.grid)},
+                 {"pictures", cat(join(drawing.options.labels, " "), " in ", drawing.options.steps, " steps, guidance ",
+                                  drawing.options.guidance, ", seed ", drawing.options.seed)},
+                 {"dtype", cat(drawing.type)}});
   at::Tensor pictures;
-  run_ranks(drawing.attention.grid.ranks(), drawing.threads, [&](const std::shared_ptr<Group>& group) {
+  world.run(drawing.threads, [&](const std::shared_ptr<Group>& group) {
     const bool tells = group->rank() == 0;
     const at::Tensor drawn =
         draw(*model, drawing.options, drawing.attention, group, tells ? on_step : std::function<void(double)>());
     if (tells) pictures = drawn;
   });
+  if (!pictures.defined()) return pictures;
   const double guidance = drawing.options.guidance;
   if (!at::isfinite(pictures).all().item<bool>())
     throw UserError(cat("the numbers that were drawn are not finite",

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "startrail/run/comm/world.h"
 #include "startrail/train/loop/config.h"
 #include "startrail/train/model/diffusion.h"
 #include "startrail/train/model/weights.h"
@@ -44,9 +45,11 @@ Drawing make_drawing(const DrawingOptions& options);
 // What it takes on one rank, in floating-point operations.
 double drawing_work(const Drawing& drawing);
 
-// [pictures, channels, frames, height, width] float32: for each class `count`, one after the other. Local ranks.
+// [pictures, channels, frames, height, width] float32: for each class `count`, one after the other. Local
+// ranks, or those of `processes`, where only rank 0's has the pictures.
 // `on_step`, called from rank 0's thread, is told the share that is done. UserError when numbers are not finite.
-at::Tensor draw_pictures(const Drawing& drawing, const std::function<void(double)>& on_step = {});
+at::Tensor draw_pictures(const Drawing& drawing, const std::function<void(double)>& on_step = {},
+                         World* processes = nullptr);
 
 // UserError when a file of this name cannot hold such pictures: .png for gray or coloured ones, .safetensors for the
 // numbers of any.

@@ -80,19 +80,20 @@ int64_t attention_memory(const Grid& grid, Pass pass, const Problem& problem, in
   call.dim = problem.dim;
   call.element_bytes = problem.element_bytes;
   call.backward = pass != Pass::forward;
-  return peak_bytes(grid, pass, problem) + kernel.scratch_bytes(call, std::max(1, threads / grid.ranks()));
+  return peak_bytes(grid, pass, problem) + kernel.scratch_bytes(call, threads);
 }
 
 }  // namespace
 
-Estimate estimate(const TrainConfig& config, const ModelConfig& shape) {
+Estimate estimate(const TrainConfig& config, const ModelConfig& shape, int threads) {
   const AttentionOptions options = attention_options(config);
+  if (threads == 0) threads = std::max(1, thread_count(config) / options.grid.ranks());
   const Dimensions model = dimensions(shape);
   const int64_t ranks = config.parallel.ranks, element = static_cast<int64_t>(c10::elementSize(compute_type(config)));
   const int sequence = options.grid.ranks();
   Estimate e;
   e.parameters = model.parameters;
-  const int64_t shard = (e.parameters + ranks - 1) / ranks;
+  const int64_t shard = longest_shard(e.parameters, static_cast<int>(ranks));
   const bool narrow = element < 4;
   e.weights = e.parameters * element;
   e.gradients = e.parameters * (narrow ? 4 + element : 4);
@@ -108,9 +109,9 @@ Estimate estimate(const TrainConfig& config, const ModelConfig& shape) {
   const bool traded = options.grid.heads > 1;  // out is kept in two layouts then
   e.saved = model.layers * (config.train.recompute ? a.row + a.out * (traded ? 2 : 1) + a.lse : a.all);
   const Kernel& kernel = choose_kernel(options.kernel, compute_type(config), at::kCPU, model.head_dim);
-  const int64_t forward = attention_memory(options.grid, Pass::forward, problem, own, kernel, thread_count(config));
+  const int64_t forward = attention_memory(options.grid, Pass::forward, problem, own, kernel, threads);
   const int64_t backward =
-      attention_memory(options.grid, backward_pass(options, problem), problem, own, kernel, thread_count(config));
+      attention_memory(options.grid, backward_pass(options, problem), problem, own, kernel, threads);
   const int64_t before = config.train.recompute ? a.before : 0;
   e.working = std::max({before + backward, a.before + forward, config.train.recompute ? a.after : 0, a.ends});
 
@@ -119,7 +120,10 @@ Estimate estimate(const TrainConfig& config, const ModelConfig& shape) {
   const int64_t attentions = model.layers * (config.train.batch / config.parallel.data_parallel);
   e.attention_bytes = attentions * attention_volume(options, problem, config.train.recompute);
   e.ring_attention_bytes = attentions * attention_volume(ring, problem, config.train.recompute);
-  if (ranks > 1) e.weight_bytes = (e.parameters - shard) * 4 + (ranks - 1) * shard * element;
+  for (int rank = 0; rank < ranks; ++rank) {
+    const int64_t own = shard_of(e.parameters, rank, static_cast<int>(ranks)).size();
+    e.weight_bytes = std::max(e.weight_bytes, ranks == 1 ? 0 : (e.parameters - own) * 4 + (ranks - 1) * own * element);
+  }
   return e;
 }
 
@@ -143,8 +147,9 @@ int64_t available_memory() {
   return bytes;
 }
 
-void check_memory(const TrainConfig& config, const ModelConfig& model, int64_t available) {
-  const auto need = [&](const TrainConfig& c) { return estimate(c, model).rank_bytes() * c.parallel.ranks; };
+void check_memory(const TrainConfig& config, const ModelConfig& model, const Room& room) {
+  const int64_t available = room.bytes, ranks = room.ranks > 0 ? room.ranks : config.parallel.ranks;
+  const auto need = [&](const TrainConfig& c) { return estimate(c, model, room.threads).rank_bytes() * ranks; };
   const int64_t wanted = need(config);
   if (wanted <= available) return;
   std::string advice =
@@ -162,9 +167,9 @@ void check_memory(const TrainConfig& config, const ModelConfig& model, int64_t a
   }
   if (low > 0) advice = cat("train.tokens=", low * unit, " would fit");
   throw UserError(cat("this run needs about ", human_bytes(static_cast<double>(wanted)), " (",
-                      human_bytes(static_cast<double>(wanted / config.parallel.ranks)), " on each of ",
-                      config.parallel.ranks, " ranks), but ", human_bytes(static_cast<double>(available)),
-                      " of memory is free: ", advice,
+                      human_bytes(static_cast<double>(wanted / ranks)), " on each of ", ranks,
+                      ranks < config.parallel.ranks ? " ranks of this host), but " : " ranks), but ",
+                      human_bytes(static_cast<double>(available)), " of memory is free: ", advice,
                       config.train.recompute ? "" : "; train.recompute=true needs less"));
 }
 

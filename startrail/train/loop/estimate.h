@@ -19,12 +19,19 @@ struct Estimate {
   int64_t rank_bytes() const { return weights + gradients + optimizer + saved + working; }
 };
 
-Estimate estimate(const TrainConfig& config, const ModelConfig& model);
+// `threads` are what each rank computes with; 0: its share of thread_count(config).
+Estimate estimate(const TrainConfig& config, const ModelConfig& model, int threads = 0);
 
 // Bytes this process may still use: the machine's or the container's limit, whichever is less.
 int64_t available_memory();
 
-// UserError when the ranks do not fit into `available` bytes, with a length or a number of ranks that would.
-void check_memory(const TrainConfig& config, const ModelConfig& model, int64_t available);
+// How much of a host a run may use, and how many of its ranks share that.
+struct Room {
+  int64_t bytes = 0;
+  int64_t ranks = 0;  // 0: all
+  int threads = 0;    // of each, as for estimate()
+};
+// UserError when the ranks do not fit into the room, with a length or a number of ranks that would.
+void check_memory(const TrainConfig& config, const ModelConfig& model, const Room& room);
 
 }  // namespace startrail

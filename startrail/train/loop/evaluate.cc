@@ -29,19 +29,47 @@ void warn_of_other_data(const EvaluateOptions& options, const std::string& path)
            "run's"));
 }
 
-// By all ranks.
-Validation validate_on(const EvaluateOptions& options, const Model& model, const Source& source,
+// Where the ranks are: processes, or threads of this one.
+class Ranks {
+ public:
+  Ranks(World* processes, const Sharing& sharing)
+      : local_(processes ? nullptr : local_world(std::max(1, sharing.ranks))),
+        world_(processes ? *processes : *local_),
+        listing_(listing_of(processes)),
+        threads_(sharing.threads) {}
+
+  World& world() const { return world_; }
+  const Listing& listing() const { return listing_; }
+  void run(const World::Body& body) const { world_.run(threads_, body); }
+  bool has_first() const { return world_.first() == 0; }
+
+ private:
+  std::unique_ptr<World> local_;
+  World& world_;
+  Listing listing_;
+  int threads_;
+};
+
+// By all ranks, which must have the same of each.
+Validation validate_on(const EvaluateOptions& options, const Ranks& ranks, const Model& model, const Source& source,
                        const AttentionOptions& attention, int64_t buckets) {
   tell(options.on_progress, cat("evaluating ", source.validation_count(), " sequences"));
+  ranks.world().compare({{"data", source.fingerprint()},
+                         {"model", config_text(model, options.type)},
+                         {"weights", weights_fingerprint(options.folder)},
+                         {"grid", to_text(attention.grid)},
+                         {"tokens", cat(attention.tokens)},
+                         {"sequences", cat(source.validation_count())},
+                         {"dtype", cat(options.type)}});
   Validation result;
-  run_ranks(options.sharing.ranks, thread_count(options.sharing), [&](const std::shared_ptr<Group>& group) {
+  ranks.run([&](const std::shared_ptr<Group>& group) {
     Validation mine = validate(model, source, attention, *group, group, buckets);
-    if (group->rank() == 0) result = std::move(mine);
+    if (group->rank() == ranks.world().first()) result = std::move(mine);
   });
   return result;
 }
 
-Evaluation evaluate_gpt(const EvaluateOptions& options) {
+Evaluation evaluate_gpt(const EvaluateOptions& options, const Ranks& ranks) {
   if (options.recognise || options.guidance)
     throw UserError("--recognise and --guidance are for a DiT's pictures: leave them out");
   const auto model = load_llama(options.folder, options.type, options.which);
@@ -51,7 +79,7 @@ Evaluation evaluate_gpt(const EvaluateOptions& options) {
                                       .model = model->shape(),
                                       .where = options.folder.string()})
                                  .config;
-  CorpusOptions corpus = corpus_options(config, model->shape().vocabulary);
+  CorpusOptions corpus = corpus_options(config, model->shape().vocabulary, ranks.listing());
   const bool given = !options.data.empty();
   if (given) corpus.path = corpus.validation_path = options.data;
   if (corpus.path.empty()) throw UserError("there is nothing to evaluate on: give --data");
@@ -72,7 +100,7 @@ Evaluation evaluate_gpt(const EvaluateOptions& options) {
                         windows.tokens + 1, ": give --tokens ", data.validation.tokens() - 1,
                         " or less, or more data"));
   const TokenSource source({data.validation, data.validation}, windows);
-  const Validation result = validate_on(options, *model, source, attention, buckets);
+  const Validation result = validate_on(options, ranks, *model, source, attention, buckets);
   if (!result.loss) throw UserError("there is no token to predict: documents of one token only?");
   return {.loss = *result.loss,
           .sequences = source.validation_count(),
@@ -84,20 +112,21 @@ Evaluation evaluate_gpt(const EvaluateOptions& options) {
 }
 
 // Of the pictures that a classifier was trained on, which it takes the model's own for.
-Recognition recognise(const EvaluateOptions& options, const Dit& model, const Recogniser& recogniser,
-                      const std::vector<std::string>& classes, double guidance) {
+Recognition recognise(const EvaluateOptions& options, const Ranks& ranks, const Dit& model,
+                      const Recogniser& recogniser, const std::vector<std::string>& classes, double guidance) {
   DrawOptions drawing{.labels = {}, .steps = 50, .guidance = guidance, .seed = 1};
   const auto count = static_cast<int64_t>(classes.size());
   for (int64_t i = 0; i < kDrawn; ++i) drawing.labels.push_back(i % count);
   const AttentionOptions attention = attention_options(options.sharing, model.shape(), model.shape().tokens());
   at::Tensor right;
-  run_ranks(options.sharing.ranks, thread_count(options.sharing), [&](const std::shared_ptr<Group>& group) {
+  ranks.run([&](const std::shared_ptr<Group>& group) {
     const bool first = group->rank() == 0;
     const at::Tensor drawn = draw(model, drawing, attention, group, [&](double done) {
       if (first) tell(options.on_progress, cat("drawing ", kDrawn, " pictures: ", fixed(100 * done, 0), "%"));
     });
     if (first) right = recogniser.classes_of(drawn.squeeze(2)) == at::tensor(drawing.labels, at::kLong);
   });
+  if (!ranks.has_first()) return {};
   const auto share = [](const at::Tensor& of) { return of.to(at::kDouble).mean().item<double>(); };
   Recognition result{recogniser.accuracy, share(right), kDrawn, guidance, {}};
   for (int64_t i = 0; i < count; ++i)
@@ -116,7 +145,7 @@ void check_dit(const EvaluateOptions& options, const DitConfig& shape) {
     throw UserError("--recognise needs a model that was told the classes of its pictures");
 }
 
-Evaluation evaluate_dit(const EvaluateOptions& options) {
+Evaluation evaluate_dit(const EvaluateOptions& options, const Ranks& ranks) {
   if (!fs::exists(options.folder / kStateFile))
     throw UserError(
         cat(options.folder.string(), " is not of a run, which says what it was trained on: give a run's folder"));
@@ -138,14 +167,14 @@ Evaluation evaluate_dit(const EvaluateOptions& options) {
 
   PictureSets sets;
   if (given)
-    sets.training = sets.held_out = open_pictures(pictures_options(config, shape, /*held_out=*/true));
+    sets.training = sets.held_out = open_pictures(pictures_options(config, shape, /*held_out=*/true, ranks.listing()));
   else
-    sets = open_picture_sets(config, shape);
+    sets = open_picture_sets(config, shape, ranks.listing());
   const PictureSource source(sets.training, sets.held_out, shape, picture_source_options(config, shape));
   check_classes(source.classes(), shape, options.folder);
   if (!given && source.fingerprint() != state.data) warn_of_other_data(options, config.data.path);
   if (source.validation_count() == 0) throw UserError("this run held no pictures out: give --data");
-  const Validation result = validate_on(options, *model, source, attention, 0);
+  const Validation result = validate_on(options, ranks, *model, source, attention, 0);
   if (!result.loss) throw UserError(cat("no picture can be read; the first error: ", source.skipped().front()));
   Evaluation evaluation{.loss = *result.loss,
                         .sequences = source.validation_count(),
@@ -157,24 +186,26 @@ Evaluation evaluate_dit(const EvaluateOptions& options) {
   if (!options.recognise) return evaluation;
   tell(options.on_progress, "training a classifier");
   Recogniser recogniser;
-  // A network as small as this one is trained by one rank, which has all threads then.
-  run_ranks(1, thread_count(options.sharing), [&](const std::shared_ptr<Group>&) {
-    const PicturesOptions pictures = pictures_options(config, shape, given);
-    recogniser = train_recogniser(*sets.training, pictures.shape, std::min(kHeldOut, sets.training->count() / 4),
-                                  kSteps, 1, pictures.skip_bad);
-  });
+  // A network as small as this one is trained by one rank, which has all threads then; the others wait for it.
+  if (ranks.has_first())
+    run_ranks(1, thread_count(options.sharing), [&](const std::shared_ptr<Group>&) {
+      const PicturesOptions pictures = pictures_options(config, shape, given);
+      recogniser = train_recogniser(*sets.training, pictures.shape, std::min(kHeldOut, sets.training->count() / 4),
+                                    kSteps, 1, pictures.skip_bad);
+    });
   auto& skipped = evaluation.skipped;
   for (const auto& [index, problem] : recogniser.skipped)  // some of them a second time
     if (std::find(skipped.begin(), skipped.end(), problem) == skipped.end()) skipped.push_back(problem);
-  evaluation.recognition = recognise(options, *model, recogniser, sets.training->classes(), guidance);
+  evaluation.recognition = recognise(options, ranks, *model, recogniser, sets.training->classes(), guidance);
   return evaluation;
 }
 
 }  // namespace
 
-Evaluation evaluate(const EvaluateOptions& options) {
+Evaluation evaluate(const EvaluateOptions& options, World* processes) {
+  const Ranks ranks(processes, options.sharing);
   const bool dit = std::holds_alternative<DitConfig>(read_config(options.folder));
-  return dit ? evaluate_dit(options) : evaluate_gpt(options);
+  return dit ? evaluate_dit(options, ranks) : evaluate_gpt(options, ranks);
 }
 
 }  // namespace startrail

@@ -1,4 +1,4 @@
-// The loss of a trained model on held-out data, by any grid of local ranks; of a GPT also by position, of a DiT also
+// The loss of a trained model on held-out data, by any grid of ranks; of a GPT also by position, of a DiT also
 // how many of its pictures a classifier recognises.
 #pragma once
 
@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "startrail/run/comm/world.h"
 #include "startrail/train/loop/config.h"
 #include "startrail/train/model/weights.h"
 
@@ -48,7 +49,8 @@ struct Evaluation {
 };
 
 // UserError for options of the other kind of model, for data that does not fit it or holds nothing to predict, and for
-// ranks and grids that do not fit.
-Evaluation evaluate(const EvaluateOptions& options);
+// ranks and grids that do not fit. Where ranks are processes, `processes` is their world, and only rank 0's has what
+// was recognised.
+Evaluation evaluate(const EvaluateOptions& options, World* processes = nullptr);
 
 }  // namespace startrail

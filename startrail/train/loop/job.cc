@@ -5,6 +5,8 @@
 
 #include "startrail/base/error.h"
 #include "startrail/base/file.h"
+#include "startrail/plan/make.h"
+#include "startrail/plan/text.h"
 #include "startrail/train/loop/estimate.h"
 #include "startrail/train/model/weights.h"
 
@@ -18,9 +20,16 @@ TrainConfig run_config(const TrainingState& state, const fs::path& checkpoint) {
   return config;
 }
 
-PictureSets open_picture_sets(const TrainConfig& config, const DitConfig& model) {
-  return {open_pictures(pictures_options(config, model)),
-          config.data.validation_path.empty() ? nullptr : open_pictures(pictures_options(config, model, true))};
+PictureSets open_picture_sets(const TrainConfig& config, const DitConfig& model, const Listing& listing) {
+  PictureSets sets{open_pictures(pictures_options(config, model, false, listing)), nullptr};
+  if (!config.data.validation_path.empty())
+    sets.held_out = open_pictures(pictures_options(config, model, true, listing));
+  return sets;
+}
+
+Listing listing_of(World* processes) {
+  if (!processes) return {};
+  return {[processes](const std::function<std::string()>& make) { return processes->once(make); }, processes->looks()};
 }
 
 void check_classes(const std::vector<std::string>& classes, const DitConfig& model, const fs::path& origin) {
@@ -78,8 +87,8 @@ struct Opened {
 };
 
 // `origin` is the folder that the model is from, "" for a new one.
-Opened open_source(const TrainConfig& config, DitConfig model, const fs::path& origin) {
-  const PictureSets sets = open_picture_sets(config, model);
+Opened open_source(const TrainConfig& config, DitConfig model, const fs::path& origin, const Listing& listing) {
+  const PictureSets sets = open_picture_sets(config, model, listing);
   const std::vector<std::string>& classes = sets.training->classes();
   const bool is_new = origin.empty();
   if (is_new && config.model.classes < 0) model.classes = classes.size() > 1 ? static_cast<int64_t>(classes.size()) : 0;
@@ -92,8 +101,9 @@ Opened open_source(const TrainConfig& config, DitConfig model, const fs::path& o
   return {model, source, nullptr, source->fingerprint()};
 }
 
-Opened open_source(const TrainConfig& config, LlamaConfig model, const fs::path& origin, bool starts) {
-  const Corpora data = open_data(corpus_options(config, model.vocabulary));
+Opened open_source(const TrainConfig& config, LlamaConfig model, const fs::path& origin, bool starts,
+                   const Listing& listing) {
+  const Corpora data = open_data(corpus_options(config, model.vocabulary, listing));
   const bool bytes = data.training.is_bytes();
   if (origin.empty() && config.model.vocabulary == 0 && bytes) model.vocabulary = 256;
   check_config(config, model);
@@ -131,24 +141,51 @@ Overrides read_overrides(const TrainRequest& request) {
 
 }  // namespace
 
-TrainJob make_job(const TrainRequest& request) {
+namespace {
+
+// As many ranks as processes, which is not for the settings to say; but a run that is told of others is a mistake.
+void set_ranks(TrainConfig& config, const Overrides& overrides, int processes) {
+  if (overrides.contains("parallel.ranks") && config.parallel.ranks != processes)
+    throw UserError(cat("parallel.ranks is ", config.parallel.ranks, ", but ", processes,
+                        " processes were started: ", "leave it out, or start as many"));
+  config.parallel.ranks = processes;
+}
+
+// Of a job that is started again: the run's folder, when it holds a checkpoint by now.
+std::string newest_of(const TrainConfig& config) {
+  return has_checkpoint(config.run.folder) ? fs::absolute(config.run.folder).string() : "";
+}
+
+}  // namespace
+
+TrainJob make_job(const TrainRequest& request, World* processes) {
   if (!request.resume.empty() && (!request.config.empty() || !request.from.empty()))
     throw UserError(
         "--resume goes on with the run's own configuration and weights: leave out the config file and --from");
-  const fs::path checkpoint = request.resume.empty() ? "" : fs::canonical(find_checkpoint(request.resume));
-  const fs::path from = request.from.empty() ? "" : model_folder(request.from);
+  const auto once = [&](const std::function<std::string()>& make) {
+    return processes ? processes->once(make) : make();
+  };
+  const fs::path checkpoint =
+      request.resume.empty() ? "" : once([&] { return fs::canonical(find_checkpoint(request.resume)).string(); });
+  const fs::path from = request.from.empty() ? "" : once([&] { return model_folder(request.from).string(); });
   const TrainingState state = checkpoint.empty() ? TrainingState{} : read_state(checkpoint);
   const Base base = read_base(checkpoint, state, from);
   const Overrides overrides = read_overrides(request);
   auto [config, model] = resolve(base, overrides);
+  if (request.restarted) {
+    const std::string newest = once([&, &config = config] { return newest_of(config); });
+    if (!newest.empty()) return make_job({.resume = newest, .sets = request.sets}, processes);
+  }
+  if (processes) set_ranks(config, overrides, processes->size());
   if (config.data.path.empty())
     throw UserError(cat("there is nothing to train on: give --set data.path=<",
                         is_dit(config) ? "folder of pictures, or the word shapes" : "text file, folder or .bin",
                         ">, or a config file"));
   check_apart(config);
   const auto* dit = std::get_if<DitConfig>(&model);
-  Opened data = dit ? open_source(config, *dit, base.where)
-                    : open_source(config, std::get<LlamaConfig>(model), base.where, !from.empty());
+  const Listing listing = listing_of(processes);
+  Opened data = dit ? open_source(config, *dit, base.where, listing)
+                    : open_source(config, std::get<LlamaConfig>(model), base.where, !from.empty(), listing);
   if (base.resumes) {
     const Continued run{base.config, state, checkpoint, overrides};
     run.check_order(config);
@@ -157,6 +194,23 @@ TrainJob make_job(const TrainRequest& request) {
   config.data.allow_changed = false;  // it was for this start only
   // Saved is what is trained.
   return {with_model(config, data.model), data.model, data.source, data.tokens, checkpoint, from, state.step};
+}
+
+std::map<std::string, std::string> job_facts(const TrainJob& job) {
+  std::map<std::string, std::string> facts;
+  TrainConfig config = job.config;
+  for (const Setting& setting : settings_of(config))
+    if (setting.name != "parallel.threads") facts[setting.name] = value_text(setting);
+  const AttentionOptions options = attention_options(config);
+  std::string plan;
+  for (Pass pass : kPasses)
+    for (const Step& step : make_steps(options.grid, pass, 0)) plan += to_text(step) + "\n";
+  facts["data"] = job.source->fingerprint();
+  facts["the plan"] = checksum(plan.data(), plan.size());
+  facts["the step to go on from"] = cat(job.step);
+  for (const fs::path& folder : {job.from, job.checkpoint})
+    if (!folder.empty()) facts["the weights to start from"] = weights_fingerprint(folder);
+  return facts;
 }
 
 Training make_training(const TrainJob& job) {
@@ -187,23 +241,27 @@ void check_profile(const fs::path& file, const fs::path& run) {
 
 }  // namespace
 
-void check_start(const TrainJob& job, const fs::path& profile, bool verify) {
+void check_start(const TrainJob& job, World& world, const fs::path& profile, bool verify) {
   const TrainConfig& config = job.config;
-  check_memory(config, job.model, available_memory());
-  const bool own = job.checkpoint.parent_path() == fs::weakly_canonical(config.run.folder) / kCheckpointFolder;
-  if (has_checkpoint(config.run.folder) && !own)
-    throw UserError(cat(config.run.folder, " already holds a run",
-                        job.checkpoint.empty() ? cat(": go on with --resume ", config.run.folder, ", or ")
-                                               : cat(", and ", job.checkpoint.string(), " is not of it: "),
-                        "set run.folder to another folder"));
-  if (job.step >= config.train.steps)
-    throw UserError(cat("the checkpoint is at step ", job.step, " and train.steps is ", config.train.steps,
-                        ": give more with --set train.steps=N"));
-  check_folder(config.run.folder);
-  check_profile(profile, config.run.folder);
+  check_memory(config, job.model,
+               {available_memory(), world.ranks_here(), world.threads_each(static_cast<int>(config.parallel.threads))});
+  world.once([&] {
+    const bool own = job.checkpoint.parent_path() == fs::weakly_canonical(config.run.folder) / kCheckpointFolder;
+    if (has_checkpoint(config.run.folder) && !own)
+      throw UserError(cat(config.run.folder, " already holds a run",
+                          job.checkpoint.empty() ? cat(": go on with --resume ", config.run.folder, ", or ")
+                                                 : cat(", and ", job.checkpoint.string(), " is not of it: "),
+                          "set run.folder to another folder"));
+    if (job.step >= config.train.steps)
+      throw UserError(cat("the checkpoint is at step ", job.step, " and train.steps is ", config.train.steps,
+                          ": give more with --set train.steps=N"));
+    check_folder(config.run.folder);
+    check_profile(profile, config.run.folder);
+    if (verify && !job.checkpoint.empty()) verify_checkpoint(job.checkpoint);
+    return "";
+  });
   // An empty shard of the weights: names and shapes are compared, nothing is read.
   if (!job.from.empty()) read_shard(open_weights(job.from), *make_model(job.model), {});
-  if (verify && !job.checkpoint.empty()) verify_checkpoint(job.checkpoint);
 }
 
 }  // namespace startrail

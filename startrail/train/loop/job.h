@@ -2,6 +2,7 @@
 #pragma once
 
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -17,6 +18,8 @@ namespace startrail {
 struct TrainRequest {
   std::string config = {}, from = {}, resume = {};
   std::vector<std::string> sets = {};
+  // A launcher starts the same job again: it goes on from the newest checkpoint in its run's folder, if there is one.
+  bool restarted = false;
 };
 
 // What it comes to.
@@ -31,12 +34,16 @@ struct TrainJob {
 };
 
 // Resolves the settings and opens the data. UserError for what is wrong with either, and for a run that would not go on
-// as it was.
-TrainJob make_job(const TrainRequest& request);
+// as it was. Where ranks are processes, `processes` is their world: there are as many as it has, and rank 0 looks at
+// folders for all.
+TrainJob make_job(const TrainRequest& request, World* processes = nullptr);
+
+// What must be the same on every process, by name.
+std::map<std::string, std::string> job_facts(const TrainJob& job);
 
 // UserError for what would fail later: memory, folders, weights; `profile` as in Training. With `verify` a checkpoint
 // is compared with its checksums too, which otherwise the ranks do.
-void check_start(const TrainJob& job, const std::filesystem::path& profile = {}, bool verify = false);
+void check_start(const TrainJob& job, World& world, const std::filesystem::path& profile = {}, bool verify = false);
 
 Training make_training(const TrainJob& job);
 
@@ -47,7 +54,10 @@ TrainConfig run_config(const TrainingState& state, const std::filesystem::path& 
 struct PictureSets {
   std::shared_ptr<const Pictures> training, held_out;
 };
-PictureSets open_picture_sets(const TrainConfig& config, const DitConfig& model);
+PictureSets open_picture_sets(const TrainConfig& config, const DitConfig& model, const Listing& listing = {});
+
+// How the processes of a world find files; null: there is but this one.
+Listing listing_of(World* processes);
 
 // UserError when the data's classes are not those that the model in `origin` was trained on, as far as it says: weights
 // know them by their numbers only.

@@ -3,15 +3,20 @@
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/autograd.h>
 
+#include <unistd.h>
+
 #include <chrono>
 #include <cmath>
+#include <fstream>
 #include <functional>
 #include <numeric>
+#include <random>
+#include <set>
 
 #include "startrail/base/error.h"
 #include "startrail/base/file.h"
 #include "startrail/base/trace.h"
-#include "startrail/run/comm/ranks.h"
+#include "startrail/run/comm/clocks.h"
 #include "startrail/run/memory.h"
 #include "startrail/train/loop/run_lock.h"
 #include "startrail/train/loop/validate.h"
@@ -35,6 +40,35 @@ std::shared_ptr<Group> sequence_group(const Group& world, int size) {
   return world.part(ranks);
 }
 
+// Every rank writes into the run's folder: one that another host cannot see is found out before the work.
+void check_access(const fs::path& folder, Group& world) {
+  const fs::path mark = folder / ".here";
+  std::string word;
+  world.control().agree([&] {
+    if (world.rank() != 0) return;
+    word = hex_text(std::random_device()()) + hex_text(std::random_device()());
+    write_text(mark, word);
+  });
+  word = world.control().gather(word)[0];
+  std::string problem;
+  try {
+    const fs::path own = folder / cat(".here-", world.rank());
+    std::string seen;
+    if (!(std::ifstream(mark) >> seen) || seen != word) throw UserError("it does not see what rank 0 wrote there");
+    write_text(own, word);
+    fs::remove(own);
+  } catch (const std::exception& error) {
+    char host[256] = {};
+    gethostname(host, sizeof host - 1);
+    problem = cat("rank ", world.rank(), " on ", host, " cannot use run.folder ", folder.string(), ": ", error.what(),
+                  "; it must be the same folder for all ranks, on a file system that their hosts share");
+  }
+  const auto problems = world.control().gather(problem);
+  if (world.rank() == 0) fs::remove(mark);
+  for (const std::string& one : problems)
+    if (!one.empty()) throw UserError(one);
+}
+
 class RankTrainer {
  public:
   RankTrainer(const Training& training, const std::shared_ptr<Group>& world, std::shared_ptr<MemoryAccount> memory)
@@ -52,6 +86,7 @@ class RankTrainer {
       fs::create_directories(config_.run.folder);
       lock_.emplace(config_.run.folder);
     });
+    if (training.save) check_access(config_.run.folder, *world_);
     if (!training.checkpoint.empty()) {
       world_->control().agree([&] { state_ = read_state(training.checkpoint); });
       load_checkpoint(training.checkpoint, *model_, optimizer_, *world_);
@@ -75,8 +110,8 @@ class RankTrainer {
     on_first([&] {
       write_text(fs::path(config_.run.folder) / kSettingsFile, state_.settings);
       metrics_.emplace(fs::path(config_.run.folder) / kMetricsFile, state_.step);
-      list_skipped();
     });
+    list_skipped();
   }
 
   TrainingResult run() {
@@ -95,7 +130,7 @@ class RankTrainer {
       if (!result.stopped && (due(config_.validate.every) || last)) report.validation = validation();
       if (report.validation) result.validation = report.validation;
       if (report.validation && metrics_) metrics_->write(report.step, *report.validation);
-      if (metrics_) list_skipped();
+      list_skipped();
       result.losses.push_back(report.loss);
       result.bad_steps += bad_steps_ > 0;
       result.seconds += report.seconds;
@@ -134,17 +169,26 @@ class RankTrainer {
     return result;
   }
 
-  // After every step in which there is more, so that the list of a run that is killed is whole.
+  // After every step in which there is more, so that the list of a run that is killed is whole. Processes each know
+  // what they could not read themselves.
   void list_skipped() {
-    const auto problems = training_.source->skipped();
-    if (skipped_ == problems.size()) return;
+    if (!training_.save || !is_dit(config_) || config_.data.on_error != "skip") return;
+    std::set<std::string> problems;
+    for (const std::string& text : world_->control().gather(join(training_.source->skipped(), "\n")))
+      for (const std::string& problem : split(text, '\n')) problems.insert(problem);
+    if (world_->rank() != 0 || skipped_ == problems.size()) return;
     skipped_ = problems.size();
-    write_skipped(config_.run.folder, problems);
+    write_skipped(config_.run.folder, {problems.begin(), problems.end()});
+  }
+
+  void doing(const std::string& what) const {
+    if (training_.doing) training_.doing(what);
   }
 
   bool due(int64_t every) const { return every > 0 && state_.step % every == 0; }
 
   StepReport step(bool& stopped) {
+    doing(cat("step ", state_.step + 1));
     const double start = now();
     world_->meter().reset();
     group_->meter().reset();
@@ -182,17 +226,17 @@ class RankTrainer {
     return report;
   }
 
-  // Loss over all ranks, and whether rank 0 was asked to stop.
+  // Loss over all ranks, and whether one of them was asked to stop.
   StepReport sum_up(double sum, double count, bool& stopped) {
-    const bool stop = world_->rank() == 0 && training_.observer.stop && training_.observer.stop();
+    const bool stop = world_->rank() == training_.asks && training_.observer.stop && training_.observer.stop();
     double total = 0;
     valid_tokens_ = 0;
     const auto all = world_->control().gather(std::vector{sum, count, stop ? 1.0 : 0.0});
     for (const auto& values : all) {
       total += values[0];
       valid_tokens_ += values[1];
+      stopped = stopped || values[2] != 0;
     }
-    stopped = all[0][2] != 0;
     if (valid_tokens_ == 0)
       throw UserError(cat("step ", state_.step + 1, " has no token to predict: documents of one token only?"));
     StepReport report;
@@ -228,10 +272,12 @@ class RankTrainer {
 
   std::optional<double> validation() {
     if (training_.source->validation_count() == 0) return std::nullopt;
+    doing(cat("validation after step ", state_.step));
     return validate(*model_, *training_.source, attention_, *world_, group_, 0).loss;
   }
 
   void save() {
+    doing(cat("saving after step ", state_.step));
     const at::Tensor& mine = optimizer_.weights();
     const bool finite = mine.numel() == 0 || std::isfinite(mine.abs().max().item<float>());
     for (double one : world_->control().gather(finite ? 0.0 : 1.0))
@@ -270,17 +316,32 @@ TrainingResult train_rank(const Training& training, const std::shared_ptr<Group>
   return trainer.run();
 }
 
-TrainingResult train(const Training& training) {
+TrainingResult train(const Training& training, World& world) {
+  STARTRAIL_CHECK(world.size() == training.config.parallel.ranks, world.size(), " ranks in the world");
+  Training told = training;
+  told.asks = world.first();
+  told.doing = [&](const std::string& what) { world.doing(what); };
   TrainingResult result;
-  std::vector<std::shared_ptr<RankTrace>> traces(training.config.parallel.ranks);
-  run_ranks(static_cast<int>(training.config.parallel.ranks), thread_count(training.config),
-            [&](const std::shared_ptr<Group>& world) {
-              TrainingResult mine = train_rank(training, world);
-              traces[world->rank()] = mine.trace;
-              if (world->rank() == 0) result = std::move(mine);
-            });
-  if (!training.profile.empty() && result.trace) write_trace(training.profile, traces);
+  std::vector<std::string> traces;
+  std::vector<double> shifts;
+  world.run(static_cast<int>(training.config.parallel.threads), [&](const std::shared_ptr<Group>& group) {
+    TrainingResult mine = train_rank(told, group);
+    if (!training.profile.empty()) {
+      std::vector<double> clocks = clock_shifts_us(*group, world.nodes());
+      std::vector<std::string> all = group->control().collect(mine.trace ? trace_text(*mine.trace) : "");
+      if (group->rank() == 0) {
+        shifts = std::move(clocks);
+        traces = std::move(all);
+      }
+    }
+    if (group->rank() == world.first()) result = std::move(mine);
+  });
+  if (result.trace && !traces.empty()) write_traces(training.profile, traces, shifts);
   return result;
+}
+
+TrainingResult train(const Training& training) {
+  return train(training, *local_world(static_cast<int>(training.config.parallel.ranks)));
 }
 
 }  // namespace startrail

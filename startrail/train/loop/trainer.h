@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 
+#include "startrail/run/comm/world.h"
 #include "startrail/train/data/source.h"
 #include "startrail/train/loop/checkpoint.h"
 #include "startrail/train/loop/config.h"
@@ -18,7 +19,7 @@ namespace startrail {
 struct Observer {
   std::function<void(const StepReport&)> on_step;
   std::function<void(const std::filesystem::path&)> on_checkpoint;
-  std::function<bool()> stop;  // asked after every step; true saves and ends the run
+  std::function<bool()> stop;  // asked after every step, in every process; true saves and ends the run
 };
 
 struct Training {
@@ -30,6 +31,8 @@ struct Training {
   std::filesystem::path profile = {};     // write a trace of a few steps here
   bool save = true;                       // checkpoints and metrics into config.run.folder
   Observer observer = {};
+  int asks = 0;                                        // the rank of this process that asks observer.stop
+  std::function<void(const std::string&)> doing = {};  // told what every rank is at: "step 12"
 };
 
 struct TrainingResult {
@@ -47,7 +50,10 @@ struct TrainingResult {
 // One rank's part, on any group.
 TrainingResult train_rank(const Training& training, const std::shared_ptr<Group>& world);
 
-// All ranks as threads of this process. Returns rank 0's result.
+// All ranks of a world, which are as many as the configuration says. Returns the result of the first that lives in this
+// process; all have the same losses.
+TrainingResult train(const Training& training, World& world);
+// As threads of this process.
 TrainingResult train(const Training& training);
 
 }  // namespace startrail

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <nlohmann/json.hpp>
 
 #include "startrail/base/error.h"
 #include "startrail/base/threads.h"
@@ -301,16 +302,13 @@ void leave_out(const std::vector<std::string>& problems, Opened& opened, LatentL
   latents = std::move(lists);
 }
 
-}  // namespace
+// Everything but the pictures themselves: what there is and where, without what cannot be used.
+struct Found {
+  Opened opened;
+  LatentLists latents;  // empty for images
+};
 
-std::shared_ptr<const Pictures> open_pictures(const PicturesOptions& options) {
-  check_options(options);
-  if (options.path == kShapes) {
-    check_unscaled(options);
-    return std::make_shared<ShapePictures>(options);
-  }
-  if (options.generated != PicturesOptions{}.generated)
-    throw UserError(cat("data.generated is for generated shapes, but data.path is ", options.path, ": leave it out"));
+Found find(const PicturesOptions& options) {
   Opened opened{options, find_pictures(options.path, options.without)};
   opened.problems = opened.found.problems;
   if (opened.found.files.empty() && opened.problems.empty())
@@ -335,8 +333,65 @@ std::shared_ptr<const Pictures> open_pictures(const PicturesOptions& options) {
   leave_out(problems, opened, lists);
   check_left();
   if (!opened.problems.empty() && !options.skip_bad) refuse(kSkipAdvice);
-  if (latents) return std::make_shared<LatentPictures>(std::move(opened), std::move(lists));
-  return std::make_shared<ImagePictures>(std::move(opened));
+  if (!latents) lists.clear();
+  return {std::move(opened), std::move(lists)};
+}
+
+using nlohmann::json;
+
+std::string to_text(const Found& found) {
+  const PictureFiles& of = found.opened.found;
+  json files = json::array(), latents = json::array();
+  for (const PictureFile& file : of.files)
+    files.push_back({file.name, file.label, static_cast<int>(file.kind), file.bytes, file.time_ns});
+  for (const auto& list : found.latents) {
+    json& one = latents.emplace_back(json::array());
+    for (const Latent& latent : list)
+      one.push_back({latent.tensor, static_cast<int>(latent.type), latent.offset, latent.extents});
+  }
+  return pack_list({{"root", of.root.string()},
+                    {"classes", of.classes},
+                    {"files", std::move(files)},
+                    {"left_out", of.left_out},
+                    {"problems", found.opened.problems},
+                    {"latents", std::move(latents)}});
+}
+
+Found read_found(const std::string& text, const PicturesOptions& options) {
+  const json told = unpack_list(text);
+  Found found{{options,
+               {told.at("root").get<std::string>(), told.at("classes"), {}, {}, told.at("left_out")},
+               told.at("problems")},
+              {}};
+  for (const json& file : told.at("files")) {
+    const PictureFile& one = found.opened.found.files.emplace_back(
+        PictureFile{file.at(0), file.at(1), static_cast<PictureKind>(file.at(2).get<int>()), file.at(3), file.at(4)});
+    if (options.listing.check) check_listed(found.opened.found.root / one.name, one.bytes, true);
+  }
+  for (const json& list : told.at("latents")) {
+    auto& latents = found.latents.emplace_back();
+    for (const json& one : list)
+      latents.push_back({one.at(0), static_cast<at::ScalarType>(one.at(1).get<int>()), one.at(2), one.at(3)});
+  }
+  return found;
+}
+
+}  // namespace
+
+std::shared_ptr<const Pictures> open_pictures(const PicturesOptions& options) {
+  check_options(options);
+  if (options.path == kShapes) {
+    check_unscaled(options);
+    return std::make_shared<ShapePictures>(options);
+  }
+  if (options.generated != PicturesOptions{}.generated)
+    throw UserError(cat("data.generated is for generated shapes, but data.path is ", options.path, ": leave it out"));
+  const auto look = [&] { return find(options); };
+  Found found =
+      options.listing.once ? read_found(options.listing.once([&] { return to_text(look()); }), options) : look();
+  if (!found.latents.empty())
+    return std::make_shared<LatentPictures>(std::move(found.opened), std::move(found.latents));
+  return std::make_shared<ImagePictures>(std::move(found.opened));
 }
 
 }  // namespace startrail

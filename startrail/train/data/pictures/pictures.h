@@ -10,6 +10,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "startrail/train/data/listing.h"
 #include "startrail/train/data/pictures/image_file.h"  // also for write_png
 
 namespace startrail {
@@ -36,6 +37,7 @@ struct PicturesOptions {
   int64_t generated = 100000;  // how many pictures the generator has
   uint64_t seed = 1;           // of the generator
   std::string without;         // a folder inside path that is not data (a run's own output); may be empty
+  Listing listing = {};        // how the files are found
 };
 
 // A set of pictures in a fixed order. Safe to read from many threads at once.

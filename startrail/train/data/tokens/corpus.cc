@@ -121,8 +121,8 @@ struct Opened {
   Extents extents;
 };
 
-Opened open_path(const std::string& path, const std::string& leave_out) {
-  Opened opened{find_data_files(path, leave_out), nullptr, {}};
+Opened open_path(const std::string& path, const CorpusOptions& options) {
+  Opened opened{find_data_files(path, options.leave_out, options.listing), nullptr, {}};
   std::vector<std::string> names;
   for (const DataFile& file : opened.found.files) {
     opened.extents.push_back({names.size(), file.offset, file.tokens, opened.found.is_folder && opened.found.is_bytes});
@@ -144,6 +144,7 @@ Corpus make_corpus(const CorpusOptions& options, const Opened& opened, Extents e
     extent.first = state->tokens;
     state->tokens += extent.tokens();
   }
+  if (options.listing.once) state->fingerprint = options.listing.once([&] { return make_fingerprint(*state); });
   return Corpus(std::move(state));
 }
 
@@ -217,10 +218,10 @@ void check_options(const CorpusOptions& options) {
 
 Corpora open_data(const CorpusOptions& options) {
   check_options(options);
-  const Opened opened = open_path(options.path, options.leave_out);
+  const Opened opened = open_path(options.path, options);
   const DataFiles& found = opened.found;
   if (!options.validation_path.empty()) {
-    const Opened other = open_path(options.validation_path, options.leave_out);
+    const Opened other = open_path(options.validation_path, options);
     const auto kind = [](const Opened& of) { return of.found.is_bytes ? "text" : "tokens"; };
     if (other.found.is_bytes != found.is_bytes)
       throw UserError(cat("validation path ", options.validation_path, " holds ", kind(other), ", but ", options.path,

@@ -8,6 +8,8 @@
 #include <string>
 #include <utility>
 
+#include "startrail/train/data/listing.h"
+
 namespace startrail {
 
 struct CorpusOptions {
@@ -17,6 +19,7 @@ struct CorpusOptions {
   int64_t vocabulary = 256;     // tokens must be below it
   int64_t end_token = -1;       // what ends a document in token files, -1: nothing does; bytes always use 0
   std::string leave_out = {};   // a folder below `path` that is no data: the run's own
+  Listing listing = {};         // how the files are found
 };
 
 // A row of tokens. Cheap to copy; safe to read from many threads at once.

@@ -4,6 +4,7 @@
 #include <array>
 #include <bit>
 #include <cstring>
+#include <nlohmann/json.hpp>
 
 #include "startrail/base/error.h"
 #include "startrail/base/file.h"
@@ -205,6 +206,30 @@ DataFiles find_data_files(const std::string& path, const std::string& leave_out)
   } catch (const fs::filesystem_error& error) {
     throw UserError(cat("data path ", error.path1().string(), " cannot be read: ", error.code().message()));
   }
+}
+
+DataFiles find_data_files(const std::string& path, const std::string& leave_out, const Listing& listing) {
+  if (!listing.once) return find_data_files(path, leave_out);
+  using nlohmann::json;
+  const json told = unpack_list(listing.once([&] {
+    const DataFiles found = find_data_files(path, leave_out);
+    json files = json::array();
+    for (const DataFile& file : found.files) files.push_back({file.name, file.offset, file.tokens});
+    return pack_list({{"root", found.root.string()},
+                      {"files", std::move(files)},
+                      {"is_folder", found.is_folder},
+                      {"is_bytes", found.is_bytes},
+                      {"left_out", found.left_out}});
+  }));
+  DataFiles found{
+      told.at("root").get<std::string>(), {}, told.at("is_folder"), told.at("is_bytes"), told.at("left_out")};
+  for (const json& file : told.at("files")) {
+    found.files.push_back({file.at(0), file.at(1), file.at(2)});
+    const DataFile& last = found.files.back();
+    if (listing.check)
+      check_listed(found.root / last.name, last.offset + last.tokens * (found.is_bytes ? 1 : 2), found.is_bytes);
+  }
+  return found;
 }
 
 }  // namespace startrail

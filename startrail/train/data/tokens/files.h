@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "startrail/train/data/listing.h"
+
 namespace startrail {
 
 struct DataFile {
@@ -28,5 +30,7 @@ struct DataFiles {
 // repository's root), and folders that hold what training writes: runs, checkpoints, exported models. UserError for
 // anything else, for text beside .bin files that are larger together, and for a token file that is empty or not whole.
 DataFiles find_data_files(const std::string& path, const std::string& leave_out = "");
+// The same, found once for all processes of a job.
+DataFiles find_data_files(const std::string& path, const std::string& leave_out, const Listing& listing);
 
 }  // namespace startrail

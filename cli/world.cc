@@ -1,0 +1,100 @@
+#include "cli/world.h"
+
+#include <unistd.h>
+#include <CLI/CLI.hpp>
+
+#include <torch/version.h>
+#include <iostream>
+#include <set>
+
+#include "cli/command.h"
+#include "startrail/base/error.h"
+
+namespace startrail::cli {
+namespace {
+
+std::unique_ptr<ProcessWorld> world;
+
+std::optional<Launched> find() { return find_launched(process_environment, getppid()); }
+
+// The last resort of a process that cannot end otherwise; from any thread.
+void end_process(const std::string& message) {
+  if (!message.empty()) {
+    const std::string line = cat("startrail: ", message, "\n");
+    static_cast<void>(!write(STDERR_FILENO, line.data(), line.size()));
+  }
+  _exit(3);
+}
+
+void say_who(const Launched& launched) {
+  const std::set<std::string> nodes(world->nodes().begin(), world->nodes().end());
+  std::cerr << "startrail: " << plural(launched.size, "rank") << " by " << launched.launcher << ", over Gloo, on "
+            << plural(static_cast<int64_t>(nodes.size()), "node") << " (" << join(nodes) << ")\n";
+  if (!launched.note.empty()) std::cerr << "startrail: note: " << launched.note << "\n";
+}
+
+}  // namespace
+
+void CommFlags::add_to(CLI::App& command, bool timeout) {
+  command
+      .add_option("--comm", comm,
+                  "Ranks as threads of this process (local), or one process each, started by torchrun, mpirun, srun or "
+                  "startrail launch (gloo); auto: as the environment says")
+      ->capture_default_str();
+  if (timeout)
+    command
+        .add_option("--timeout-s", timeout_s,
+                    "Seconds without a sign of life after which a rank that is a process is given up")
+        ->check(CLI::Range(2, 86400))
+        ->capture_default_str();
+}
+
+ProcessWorld* CommFlags::open() const {
+  if (comm != "auto" && comm != "local" && comm != "gloo")
+    throw UserError(cat("comm '", comm, "' is not known; valid: auto, local, gloo"));
+  if (comm == "local") return nullptr;
+  const std::optional<Launched> launched = find();
+  if (!launched && comm == "gloo")
+    throw UserError(
+        "--comm gloo needs one process for each rank: start it with torchrun --no-python, mpirun, srun or startrail "
+        "launch");
+  if (!launched) return nullptr;
+  ProcessOptions options;
+  options.version = cat(STARTRAIL_VERSION, " with torch ", TORCH_VERSION);
+  options.timeout = std::chrono::seconds(timeout_s);
+  options.end = end_process;
+  world = ProcessWorld::open(*launched, options);
+  if (launched->rank == 0)
+    say_who(*launched);
+  else
+    be_silent();
+  return world.get();
+}
+
+void set_ranks(int& ranks, const CLI::Option& given, const ProcessWorld* processes) {
+  if (!processes) return;
+  if (given.count() > 0 && ranks != processes->size())
+    throw UserError(cat("--ranks ", ranks, " does not go with the ", processes->size(),
+                        " processes that were started: leave it out, or start as many"));
+  ranks = processes->size();
+}
+
+void refuse_many(const std::string& what) {
+  const auto launched = find();
+  if (launched && launched->size > 1)
+    throw UserError(cat(what, " runs in one process, but ", launched->launcher, " started ", launched->size,
+                        " of them: start it without a launcher"));
+}
+
+std::optional<Launched> launched_by() {
+  try {
+    return find();
+  } catch (const UserError&) {
+    return std::nullopt;
+  }
+}
+
+ProcessWorld* opened_world() { return world.get(); }
+void close_world() { world.reset(); }
+
+}  // namespace startrail::cli

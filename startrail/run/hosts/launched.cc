@@ -1,0 +1,131 @@
+#include "startrail/run/hosts/launched.h"
+
+#include <cstdlib>
+#include <vector>
+
+#include "startrail/base/error.h"
+
+namespace startrail {
+namespace {
+
+// Ports below those that systems give out by themselves.
+int port_of(int64_t number) { return static_cast<int>(10000 + number % 20000); }
+
+// One launcher's way to say it.
+struct Dialect {
+  std::string launcher, rank, size, local_rank;
+};
+
+const std::vector<Dialect>& dialects() {
+  static const std::vector<Dialect> all{
+      {"RANK and WORLD_SIZE", "RANK", "WORLD_SIZE", "LOCAL_RANK"},
+      {"Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"},
+      {"MPICH", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"},
+      {"srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID"},
+  };
+  return all;
+}
+
+class Reader {
+ public:
+  explicit Reader(const Environment& environment) : environment_(environment) {}
+
+  std::string text(const std::string& name) const { return environment_(name); }
+  bool has(const std::string& name) const { return !text(name).empty(); }
+  int number(const std::string& name, int least, int most) const {
+    const int64_t value = parse_int(text(name), name);
+    if (value < least || value > most) throw UserError(cat(name, " ", value, " must be ", least, " to ", most));
+    return static_cast<int>(value);
+  }
+  bool speaks(const Dialect& dialect) const { return has(dialect.rank) && has(dialect.size); }
+
+ private:
+  const Environment& environment_;
+};
+
+// Where mpirun's ranks meet when nobody said: only ranks of one host can know.
+void meet_by_parent(const Reader& reader, const char* local_size, const char* options, int parent, Launched& launched) {
+  const bool one_host = reader.has(local_size) && reader.number(local_size, 1, 1 << 20) == launched.size;
+  if (!one_host)
+    throw UserError(cat(launched.launcher, " started ", launched.size,
+                        " ranks on several hosts and none knows where to meet", ": add the options ", options,
+                        " with the address of rank 0's host and a free port there"));
+  launched.address = "127.0.0.1";
+  launched.port = port_of(parent);
+}
+
+void find_address(const Reader& reader, int parent, Launched& launched) {
+  const bool named = reader.has("MASTER_ADDR") && reader.has("MASTER_PORT");
+  if (named) {
+    launched.address = reader.text("MASTER_ADDR");
+    launched.port = reader.number("MASTER_PORT", 1, 65535);
+    launched.served = reader.text("TORCHELASTIC_USE_AGENT_STORE") == "True";
+  } else if (launched.launcher == "Open MPI") {
+    meet_by_parent(reader, "OMPI_COMM_WORLD_LOCAL_SIZE", "-x MASTER_ADDR=10.0.0.1 -x MASTER_PORT=29500", parent,
+                   launched);
+  } else if (launched.launcher == "MPICH") {
+    meet_by_parent(reader, "MPI_LOCALNRANKS", "-genv MASTER_ADDR 10.0.0.1 -genv MASTER_PORT 29500", parent, launched);
+  } else if (launched.launcher == "srun") {
+    launched.address = launched.size == 1 ? "127.0.0.1" : first_host(reader.text("SLURM_STEP_NODELIST"));
+    const auto number = [&](const char* name) { return reader.has(name) ? reader.number(name, 0, 2147483647) : 0; };
+    launched.port = port_of(int64_t{number("SLURM_JOB_ID")} * 97 + number("SLURM_STEP_ID"));
+  } else if (launched.size == 1) {
+    launched.address = "127.0.0.1";
+  } else {
+    throw UserError(cat("RANK and WORLD_SIZE are set without MASTER_ADDR and MASTER_PORT: set them to where rank 0 ",
+                        "listens, start with torchrun or startrail launch, or give --comm local"));
+  }
+}
+
+}  // namespace
+
+std::string process_environment(const std::string& name) {
+  const char* value = std::getenv(name.c_str());
+  return value ? value : "";
+}
+
+std::string first_host(const std::string& list) {
+  std::string host;
+  for (size_t i = 0; i < list.size() && list[i] != ','; ++i) {
+    if (list[i] != '[') {
+      host += list[i];
+      continue;
+    }
+    // Of the first range the first number, and on behind the bracket.
+    for (++i; i < list.size() && list[i] != '-' && list[i] != ',' && list[i] != ']'; ++i) host += list[i];
+    i = list.find(']', i);
+    if (i == std::string::npos) break;
+  }
+  return host;
+}
+
+std::optional<Launched> find_launched(const Environment& environment, int parent) {
+  const Reader reader(environment);
+  const Dialect* used = nullptr;
+  Launched launched;
+  for (const Dialect& dialect : dialects()) {
+    if (!reader.speaks(dialect)) continue;
+    constexpr int kMost = 1 << 20;
+    const int size = reader.number(dialect.size, 1, kMost), rank = reader.number(dialect.rank, 0, size - 1);
+    if (!used) {
+      used = &dialect;
+      launched.rank = rank;
+      launched.size = size;
+      launched.launcher = dialect.launcher;
+      launched.speaks =
+          rank == 0 || (reader.has(dialect.local_rank) && reader.number(dialect.local_rank, 0, kMost) == 0);
+    } else if (launched.note.empty() && (rank != launched.rank || size != launched.size)) {
+      launched.note = cat(used->rank, " and ", used->size, " say rank ", launched.rank, " of ", launched.size,
+                          ", and that counts; ", dialect.rank, " and ", dialect.size, " say rank ", rank, " of ", size);
+    }
+  }
+  if (!used) return std::nullopt;
+  if (used == &dialects().front()) {
+    if (reader.has("TORCHELASTIC_RUN_ID")) launched.launcher = "torchrun";
+    if (reader.has("STARTRAIL_LAUNCH")) launched.launcher = "startrail launch";
+  }
+  find_address(reader, parent, launched);
+  return launched;
+}
+
+}  // namespace startrail

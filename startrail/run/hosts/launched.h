@@ -1,0 +1,33 @@
+// Which rank this process is, of how many, and where they meet: read from what torchrun, mpirun, srun or `startrail
+// launch` put into the environment.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+
+namespace startrail {
+
+struct Launched {
+  int rank = 0, size = 1;
+  std::string launcher;  // "torchrun", "Open MPI", ...
+  std::string address;   // where rank 0 or the launcher's own store listens
+  int port = 0;
+  bool served = false;  // the launcher has the store; otherwise rank 0 makes one
+  bool speaks = true;   // the first of its host: says what goes wrong before the ranks have met
+  std::string note;     // what another launcher's variables say, when they disagree; "" otherwise
+};
+
+// The value of a variable, "" when it is not set.
+using Environment = std::function<std::string(const std::string&)>;
+std::string process_environment(const std::string& name);
+
+// Nothing when no launcher started this process. `parent` is the process that did: a port is made of its number where
+// mpirun gives none. UserError for variables that are no numbers, a rank outside of the job, and ranks on several hosts
+// without an address.
+std::optional<Launched> find_launched(const Environment& environment, int parent);
+
+// The first name of a list as Slurm writes it: "n[01-04,7],m1" gives "n01".
+std::string first_host(const std::string& list);
+
+}  // namespace startrail

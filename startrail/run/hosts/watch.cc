@@ -1,0 +1,344 @@
+#include "startrail/run/hosts/watch.h"
+
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <charconv>
+#include <list>
+#include <utility>
+
+#include "startrail/base/error.h"
+
+namespace startrail {
+namespace {
+
+using std::chrono::duration_cast;
+using std::chrono::milliseconds;
+using std::chrono::steady_clock;
+
+constexpr milliseconds kBeat{250};
+// A process that ended may have been ended together with this one: then this is not the one to complain.
+constexpr milliseconds kAfterEnd{100};
+// When two ranks lose each other, one of them mostly has ended, which its line tells soon.
+constexpr milliseconds kSuspicion{1000};
+constexpr milliseconds kFarewell{5000};
+
+// Kinds of frames.
+constexpr char kHello = 'h', kAllHere = 'a', kAlive = 'b', kFailed = 'f', kLost = 'l', kVerdict = 'v', kLeaves = 'q';
+
+int number_before(const std::string& text, char end) {
+  int number = -1;
+  std::from_chars(text.data(), text.data() + std::min(text.find(end), text.size()), number);
+  return number;
+}
+std::string text_after(const std::string& text, char end) {
+  const size_t at = text.find(end);
+  return at == std::string::npos ? "" : text.substr(at + 1);
+}
+
+void wait_for(std::vector<pollfd>& sockets, steady_clock::time_point until) {
+  const auto left = duration_cast<milliseconds>(until - steady_clock::now()).count();
+  poll(sockets.data(), sockets.size(), static_cast<int>(std::clamp<int64_t>(left, 0, kBeat.count())));
+}
+
+std::string seconds_text(steady_clock::duration time) {
+  const double seconds = std::chrono::duration<double>(time).count();
+  return cat(fixed(seconds, seconds < 10 ? 1 : 0), " s");
+}
+
+}  // namespace
+
+Watch::Watch(WatchOptions options, Socket socket, Time until)
+    : options_(std::move(options)), timeout_(options_.timeout), wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+  if (options_.size > 1) options_.rank == 0 ? take_in(socket, until) : enter(std::move(socket), until);
+  const Time now = steady_clock::now();
+  for (Peer& peer : peers_) peer.heard = now;
+  thread_ = std::thread([this] { loop(); });
+}
+
+// Rank 0: everyone says who he is; then all are told that all are there. Strangers wait until then and are dropped.
+void Watch::take_in(const Socket& listening, Time until) {
+  std::list<Line> unknown;
+  while (static_cast<int>(peers_.size()) < options_.size - 1) {
+    if (steady_clock::now() >= until) {
+      std::vector<int> missing;
+      for (int rank = 1; rank < options_.size; ++rank)
+        if (std::none_of(peers_.begin(), peers_.end(), [&](const Peer& peer) { return peer.rank == rank; }))
+          missing.push_back(rank);
+      throw ClusterError(cat(missing.size() == 1 ? "rank " : "ranks ", join(missing), " did not come to the meeting"));
+    }
+    std::vector<pollfd> sockets{{listening.get(), POLLIN, 0}};
+    for (const Line& line : unknown) sockets.push_back({line.descriptor(), POLLIN, 0});
+    wait_for(sockets, until);
+    if (sockets[0].revents)
+      if (Socket socket = accept_from(listening); socket.is_open()) unknown.emplace_back(std::move(socket));
+    for (auto line = unknown.begin(); line != unknown.end();) {
+      const bool open = line->receive();
+      const std::optional<Frame> frame = line->next();
+      const int rank = frame && frame->kind == kHello ? number_before(frame->text, ' ') : -1;
+      const bool known =
+          rank > 0 && rank < options_.size && text_after(frame->text, ' ') == options_.secret &&
+          std::none_of(peers_.begin(), peers_.end(), [&](const Peer& peer) { return peer.rank == rank; });
+      if (known) peers_.push_back({rank, std::move(*line)});
+      line = known || frame || !open ? unknown.erase(line) : std::next(line);
+    }
+  }
+  for (Peer& peer : peers_) peer.line.send(kAllHere, "");
+}
+
+void Watch::enter(Socket socket, Time until) {
+  peers_.push_back({0, Line(std::move(socket))});
+  Line& line = peers_[0].line;
+  line.send(kHello, cat(options_.rank, " ", options_.secret));
+  for (;;) {
+    const bool open = line.receive();
+    if (const auto frame = line.next()) {
+      if (frame->kind == kAllHere) return;
+    }
+    if (!open) throw ClusterError(cat(name(0), " closed the meeting before all ranks were there"));
+    if (steady_clock::now() >= until) throw ClusterError(cat(name(0), " waited for other ranks that did not come"));
+    std::vector<pollfd> sockets{{line.descriptor(), POLLIN, 0}};
+    wait_for(sockets, until);
+  }
+}
+
+Watch::~Watch() {
+  {
+    std::lock_guard lock(mutex_);
+    leaving_ = true;
+  }
+  wake();
+  thread_.join();
+}
+
+void Watch::wake() const {
+  const uint64_t one = 1;
+  static_cast<void>(!write(wake_.get(), &one, sizeof one));
+}
+
+std::string Watch::name(int rank) const {
+  const bool known = rank < static_cast<int>(options_.nodes.size());
+  return cat("rank ", rank, known ? cat(" on ", options_.nodes[rank]) : "");
+}
+
+milliseconds Watch::patience() const {
+  std::lock_guard lock(mutex_);
+  return timeout_ * 8 / 10;
+}
+
+void Watch::set_timeout(milliseconds timeout) {
+  std::lock_guard lock(mutex_);
+  timeout_ = timeout;
+}
+
+void Watch::doing(const std::string& what) {
+  {
+    std::lock_guard lock(mutex_);
+    doing_ = what;
+    doing_changed_ = true;
+  }
+  wake();
+}
+
+void Watch::set_give_up(std::function<std::optional<std::string>()> give_up) {
+  std::lock_guard lock(mutex_);
+  give_up_ = std::move(give_up);
+}
+
+void Watch::fail(const std::string& why) {
+  std::unique_lock lock(mutex_);
+  if (!failure_) failure_ = why;
+  wake();
+  changed_.wait_for(lock, std::chrono::seconds(2), [&] { return verdict_.has_value(); });
+}
+
+std::string Watch::lost(int peer, const std::string& why) {
+  std::unique_lock lock(mutex_);
+  asked_.push_back({options_.rank, peer, why, steady_clock::now()});
+  wake();
+  changed_.wait_for(lock, timeout_ + kSuspicion, [&] { return verdict_.has_value(); });
+  return verdict_.value_or(cat("the connection to ", name(peer), " broke: ", why));
+}
+
+std::optional<std::string> Watch::verdict() const {
+  std::lock_guard lock(mutex_);
+  return verdict_;
+}
+
+bool Watch::claim_speech() {
+  std::lock_guard lock(mutex_);
+  const bool mine = (!verdict_ || speaker_ == options_.rank) && !spoken_;
+  spoken_ = true;
+  return mine;
+}
+
+// Without rank 0, which would choose: the first that is left of each node.
+int Watch::own_speaker() const {
+  for (int rank = 1; rank < options_.size; ++rank)
+    if (options_.nodes[rank] == options_.nodes[options_.rank]) return rank;
+  return options_.rank;
+}
+
+void Watch::decide(const std::string& text, int speaker, bool tell) {
+  if (decided_) return;
+  decided_ = steady_clock::now();
+  if (tell)
+    for (Peer& peer : peers_) peer.line.send(kVerdict, cat(speaker, " ", text));
+  {
+    std::lock_guard lock(mutex_);
+    verdict_ = text;
+    speaker_ = speaker;
+  }
+  changed_.notify_all();
+  if (options_.on_verdict) options_.on_verdict(text);
+}
+
+void Watch::handle(Peer& peer, const Frame& frame, Time now) {
+  peer.heard = now;
+  if (frame.kind == kAlive) peer.doing = frame.text;
+  if (frame.kind == kLeaves) peer.left = true;
+  if (frame.kind == kVerdict) decide(text_after(frame.text, ' '), number_before(frame.text, ' '), false);
+  if (options_.rank != 0) return;
+  if (frame.kind == kFailed) decide(cat("stopped because rank ", peer.rank, " failed: ", frame.text), peer.rank, true);
+  if (frame.kind == kLost)
+    suspicions_.push_back({peer.rank, number_before(frame.text, ' '), text_after(frame.text, ' '), now});
+}
+
+// What this process's own rank wants.
+void Watch::obey_requests(Time now) {
+  std::unique_lock lock(mutex_);
+  const std::optional<std::string> failure = failure_;
+  const std::vector<Suspicion> asked = std::exchange(asked_, {});
+  const auto give_up = give_up_;
+  const bool leaving = leaving_;
+  lock.unlock();
+  const bool first = options_.rank == 0;
+  if (failure && !decided_) {
+    if (first)
+      decide(cat("stopped because rank 0 failed: ", *failure), 0, true);
+    else if (!said_failure_)
+      peers_[0].line.send(kFailed, *failure);
+    said_failure_ = true;
+  }
+  for (const Suspicion& one : asked) {
+    if (first)
+      suspicions_.push_back(one);
+    else
+      peers_[0].line.send(kLost, cat(one.peer, " ", one.why));
+  }
+  if (first && give_up && !decided_)
+    if (const auto reason = give_up()) decide(*reason, 0, true);
+  if (!leaving || leaving_since_) return;
+  leaving_since_ = now;
+  if (!said_failure_ && !decided_)
+    for (Peer& peer : peers_) peer.line.send(kLeaves, "");
+}
+
+void Watch::beat(Time now) {
+  {
+    std::lock_guard lock(mutex_);
+    if (now - last_beat_ < kBeat && !doing_changed_) return;
+    doing_changed_ = false;
+  }
+  last_beat_ = now;
+  std::string what;
+  {
+    std::lock_guard lock(mutex_);
+    what = doing_;
+  }
+  for (Peer& peer : peers_)
+    if (!peer.closed && !peer.line.has_more()) peer.line.send(kAlive, what);
+}
+
+void Watch::judge_silence(Time now) {
+  const milliseconds limit = patience();
+  std::vector<const Peer*> silent;
+  Time::duration longest{};
+  for (const Peer& peer : peers_)
+    if (!peer.left && !peer.closed) longest = std::max(longest, now - peer.heard);
+  if (longest < limit) return;
+  // A host that is gone takes all of its ranks at once, but for a moment.
+  for (const Peer& peer : peers_)
+    if (!peer.left && !peer.closed && now - peer.heard > limit * 7 / 10) silent.push_back(&peer);
+  if (options_.rank != 0) {
+    const bool apart = options_.nodes[0] != options_.nodes[options_.rank];
+    decide(
+        cat(name(0), ", where the ranks meet, ", apart ? "cannot be reached from here: no" : "gave no",
+            " sign of life for ", seconds_text(longest), at(silent[0]->doing), " (seen by ", name(options_.rank), ")"),
+        own_speaker(), false);
+    return;
+  }
+  std::vector<std::string> names;
+  for (const Peer* peer : silent) names.push_back(name(peer->rank));
+  decide(cat(join(names), " gave no sign of life for ", seconds_text(longest), at(silent[0]->doing), " (seen by ",
+             name(0), ")"),
+         0, true);
+}
+
+void Watch::judge(Time now) {
+  if (decided_) return;
+  for (const Peer& peer : peers_)
+    if (peer.closed && !peer.left && now - *peer.closed >= kAfterEnd) {
+      const bool first = options_.rank == 0;
+      decide(cat(name(peer.rank), " ended without a word", at(peer.doing), " (seen by ", name(options_.rank), ")"),
+             first ? 0 : own_speaker(), first);
+      return;
+    }
+  judge_silence(now);
+  if (decided_ || options_.rank != 0) return;
+  for (const Suspicion& one : suspicions_)
+    if (now - one.since >= kSuspicion) {
+      decide(cat("the connection between ", name(one.by), " and ", name(one.peer),
+                 " broke, though both are alive: ", one.why, " (seen by ", name(one.by), ")"),
+             0, true);
+      return;
+    }
+}
+
+// Whether the thread may end: this rank leaves, and the others have left too or need nothing more from it.
+bool Watch::is_done(Time now) {
+  {
+    std::lock_guard lock(mutex_);
+    if (!leaving_) return false;
+  }
+  const bool sent =
+      std::none_of(peers_.begin(), peers_.end(), [](const Peer& p) { return !p.closed && p.line.has_more(); });
+  if (decided_) return sent || now - *decided_ > options_.grace;
+  if (options_.rank != 0) return sent;
+  static constexpr auto gone = [](const Peer& peer) { return peer.left || peer.closed; };
+  return std::all_of(peers_.begin(), peers_.end(), gone);
+}
+
+void Watch::loop() {
+  for (;;) {
+    std::vector<pollfd> sockets{{wake_.get(), POLLIN, 0}};
+    for (const Peer& peer : peers_)
+      sockets.push_back({peer.closed ? -1 : peer.line.descriptor(),
+                         static_cast<short>(POLLIN | (peer.line.has_more() ? POLLOUT : 0)), 0});
+    const bool ends_soon = std::any_of(peers_.begin(), peers_.end(), [](auto& p) { return p.closed && !p.left; });
+    poll(sockets.data(), sockets.size(), static_cast<int>(ends_soon || decided_ ? 20 : kBeat.count()));
+    uint64_t woken;
+    static_cast<void>(!read(wake_.get(), &woken, sizeof woken));
+    const Time now = steady_clock::now();
+    for (size_t i = 0; i < peers_.size(); ++i) {
+      Peer& peer = peers_[i];
+      if (peer.closed || sockets[i + 1].revents == 0) continue;
+      peer.line.flush();
+      const bool open = peer.line.receive();
+      while (const auto frame = peer.line.next()) handle(peer, *frame, now);
+      if (!open) peer.closed = now;
+    }
+    obey_requests(now);
+    beat(now);
+    judge(now);
+    if (decided_ && !stuck_told_ && now - *decided_ > options_.grace) {
+      stuck_told_ = true;
+      if (options_.on_stuck) options_.on_stuck();
+    }
+    if (is_done(now) || (leaving_since_ && now - *leaving_since_ > kFarewell)) return;
+  }
+}
+
+}  // namespace startrail

@@ -1,0 +1,111 @@
+// Who is alive. Every process keeps a line to rank 0's and sends signs of life over it from a thread of its own,
+// whatever its rank computes, waits for or writes meanwhile. Rank 0 sees who ends, fails or falls silent, and tells
+// everyone one verdict; when rank 0 itself is gone, each comes to its own. Nothing here waits for ever, and nothing
+// needs a store.
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <functional>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "startrail/run/hosts/net.h"
+
+namespace startrail {
+
+struct WatchOptions {
+  int rank = 0, size = 1;
+  std::vector<std::string> nodes = {};  // of every rank
+  std::string secret = {};              // what a peer must say to be let in
+  std::chrono::milliseconds timeout{30000};
+  // Called once, from the watch's thread, when the job is over for a reason; then `on_stuck` if this object still is
+  // there `grace` later.
+  std::function<void(const std::string& verdict)> on_verdict = {};
+  std::function<void()> on_stuck = {};
+  std::chrono::milliseconds grace{500};
+};
+
+class Watch {
+ public:
+  using Time = std::chrono::steady_clock::time_point;
+
+  // `socket` listens on rank 0 and is connected to it elsewhere. Returns when all ranks are there; ClusterError when
+  // some are not until then.
+  Watch(WatchOptions options, Socket socket, Time until);
+  // Leaves the others in peace: they are told that this rank is done.
+  ~Watch();
+
+  // A rank is lost when it was silent for this long, less what it takes to tell everyone.
+  void set_timeout(std::chrono::milliseconds timeout);
+  // What this rank is at, for verdicts.
+  void doing(const std::string& what);
+  // Asked several times a second on rank 0: a reason to end the job, or nothing.
+  void set_give_up(std::function<std::optional<std::string>()> give_up);
+
+  // This rank failed: everyone gets to know. Returns when there is a verdict, its own or one that came before.
+  void fail(const std::string& why);
+  // A message from or to this peer broke off. Waits for what becomes of it and returns the verdict.
+  std::string lost(int peer, const std::string& why);
+
+  std::optional<std::string> verdict() const;
+  // Whether this rank is the one to say the verdict to the user. True once.
+  bool claim_speech();
+
+ private:
+  struct Peer {
+    int rank = -1;
+    Line line;
+    Time heard = {};
+    std::optional<Time> closed = {};
+    bool left = false;
+    std::string doing = {};
+  };
+  struct Suspicion {
+    int by, peer;
+    std::string why;
+    Time since;
+  };
+
+  void take_in(const Socket& listening, Time until);
+  void enter(Socket socket, Time until);
+  void loop();
+  void beat(Time now);
+  void handle(Peer& peer, const Frame& frame, Time now);
+  void obey_requests(Time now);
+  void judge(Time now);
+  void judge_silence(Time now);
+  void decide(const std::string& text, int speaker, bool tell);
+  bool is_done(Time now);
+  std::chrono::milliseconds patience() const;
+  std::string name(int rank) const;  // "rank 3 on host1"
+  std::string at(const std::string& what) const { return what.empty() ? "" : ", in " + what; }
+  int own_speaker() const;
+  void wake() const;
+
+  WatchOptions options_;
+  std::vector<Peer> peers_;  // rank 0: of all others; others: rank 0. The thread's own
+  std::vector<Suspicion> suspicions_;
+  Time last_beat_ = {};
+  std::optional<Time> decided_;
+  std::optional<Time> leaving_since_;
+  bool stuck_told_ = false, said_failure_ = false;
+
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  std::chrono::milliseconds timeout_;
+  std::string doing_;
+  bool doing_changed_ = false, leaving_ = false, spoken_ = false;
+  std::optional<std::string> failure_;
+  std::vector<Suspicion> asked_;
+  std::function<std::optional<std::string>()> give_up_;
+  std::optional<std::string> verdict_;
+  int speaker_ = -1;
+  Socket wake_;
+  std::thread thread_;
+};
+
+}  // namespace startrail
