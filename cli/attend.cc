@@ -175,8 +175,9 @@ void print_json(const AttendFlags& flags, const Report& report) {
     return volumes_json(ranks, [&](int rank) { return formula_volume(grid, pass, rank, report.problem); });
   };
   std::vector<int64_t> peaks, crossing;
-  double wait = 0;
+  double wait = 0, processor = 0;
   for (const RankReport& rank : measured) {
+    processor += rank.processor_seconds;
     crossing.push_back(rank.crossing_bytes);
     peaks.push_back(rank.peak_bytes);
     wait += rank.wait_seconds * 1000 / ranks;
@@ -195,6 +196,7 @@ void print_json(const AttendFlags& flags, const Report& report) {
       {"backward_ms", report.backward_ms.median},
       {"single_ms", report.single_ms.median},
       {"wait_ms", wait},
+      {"processor_s", processor},
       {"time_shares", shares},
       {"bytes",
        {{"forward", volumes_json(ranks, [&](int rank) { return measured[rank].forward; })},

@@ -30,9 +30,9 @@ std::pair<double, double> ratios(const Case& c) {
   const TrialRun run = run_trial(c.sample, c.options, 2);
   double least = 1e9, most = 0;
   for (int rank = 0; rank < c.options.grid.ranks(); ++rank) {
-    const double ratio =
-        static_cast<double>(run.ranks[rank].peak_bytes) /
-        static_cast<double>(expected_bytes(c.options, c.problem, at::kFloat, rank, std::max(1, 2 / kRanks)));
+    const double ratio = static_cast<double>(run.ranks[rank].peak_bytes) /
+                         static_cast<double>(expected_bytes(c.options, c.problem, at::kFloat, rank,
+                                                            std::max(1, 2 / c.options.grid.ranks())));
     least = std::min(least, ratio);
     most = std::max(most, ratio);
   }

@@ -7,6 +7,7 @@
 #include <atomic>
 #include <chrono>
 #include <cmath>
+#include <ctime>
 #include <limits>
 #include <optional>
 #include <torch/csrc/distributed/c10d/Work.hpp>
@@ -21,6 +22,12 @@ namespace {
 
 double milliseconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
+}
+
+double process_seconds() {
+  timespec time{};
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
+  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
 }
 
 void add_times(RankReport& report, const Counts& counts) {
@@ -55,7 +62,7 @@ std::vector<double> pack(const RankReport& report) {
   for (const Volume* volume : {&report.forward, &report.backward})
     for (Traffic kind : kTraffic) numbers.push_back(static_cast<double>((*volume)[kind]));
   numbers.insert(numbers.end(), {report.wait_seconds, static_cast<double>(report.peak_bytes),
-                                 static_cast<double>(report.crossing_bytes)});
+                                 static_cast<double>(report.crossing_bytes), report.processor_seconds});
   for (const auto& [op, seconds] : report.busy_seconds) {
     numbers.push_back(static_cast<double>(op));
     numbers.push_back(seconds);
@@ -72,6 +79,7 @@ RankReport unpack(const std::vector<double>& numbers) {
   report.wait_seconds = numbers.at(at++);
   report.peak_bytes = whole();
   report.crossing_bytes = whole();
+  report.processor_seconds = numbers.at(at++);
   while (at < numbers.size()) {
     const auto op = static_cast<Op>(whole());
     report.busy_seconds[op] = numbers.at(at++);
@@ -198,6 +206,7 @@ TrialRun run_trial(const Sample& sample, const AttentionOptions& options, World&
     };
 
     group->control().barrier();
+    const double processor_start = process_seconds();
     const auto start = std::chrono::steady_clock::now();
     const at::Tensor out = attention(q, k, v, options, group);
     group->control().barrier();
@@ -209,6 +218,7 @@ TrialRun run_trial(const Sample& sample, const AttentionOptions& options, World&
     out.backward(dout);
     group->control().barrier();
     const double backward_ms = milliseconds_since(middle);
+    if (group->rank() == world.first()) report.processor_seconds = process_seconds() - processor_start;
     count(report.backward);
     report.peak_bytes = account->peak_bytes;
 

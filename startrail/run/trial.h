@@ -44,6 +44,7 @@ struct RankReport {
   std::map<Op, double> busy_seconds;  // by step
   int64_t peak_bytes = 0;             // tensor memory, own inputs included
   int64_t crossing_bytes = 0;         // of those sent, to ranks of other nodes
+  double processor_seconds = 0;       // of its whole process; of several ranks in one process only the first has it
 };
 
 struct TrialRun {

@@ -1,0 +1,162 @@
+#!/usr/bin/env python3
+"""Ranks as processes, as far as every change should be tried: exact as local ranks, trained to the same bits, ended well.
+usage: hosts_fast.py <build folder> [unittest's options]"""
+import os
+import random
+import re
+import signal
+import time
+import unittest
+from concurrent.futures import ThreadPoolExecutor
+
+from hosts import STARTRAIL, WORKER, Folder, HostsTest, Job, launch, losses_of, run, torchrun
+
+SEED = int(os.environ.get("STARTRAIL_SEED", random.randrange(1 << 30)))
+CASES = int(os.environ.get("STARTRAIL_CASES", 20))  # of each number of processes
+
+
+class Exactness(HostsTest):
+    def test_is_that_of_local_ranks_to_the_bit(self):
+        print(f"STARTRAIL_SEED={SEED} STARTRAIL_CASES={CASES}", flush=True)
+        for processes in (2, 4, 8):
+            code, text = run(torchrun(processes, WORKER, CASES, SEED + processes))
+            self.assertEqual(code, 0, text)
+            self.assertIn(f"{CASES} cases on {processes} processes, 0 failed", text)
+
+    def test_holds_for_the_command(self):
+        code, text = run(launch(4, "attend", "--tokens", 500, "--repeat", 1, "--check"))
+        self.assertEqual(code, 0, text)
+        self.assertIn("passed: against a float64 reference", text)
+        self.assertEqual(text.count("startrail:2 on 4 ranks"), 1, text)  # only rank 0 speaks
+
+
+class Training(HostsTest):
+    def test_has_the_losses_of_local_ranks_and_goes_on_across(self):
+        with Folder() as folder:
+            code, text = run([STARTRAIL, *folder.train("local", "--set", "train.steps=12", "--set", "parallel.ranks=8",
+                                                       "--set", "parallel.grid=startrail:2")])
+            self.assertEqual(code, 0, text)
+            local = losses_of(folder.path / "local")
+            self.assertEqual(len(local), 12)
+            whole = ["--set", "parallel.grid=startrail:2", "--set", "run.save_every=6"]
+            code, text = run(torchrun(8, STARTRAIL, *folder.train("gloo", "--set", "train.steps=12", *whole, "--profile",
+                                                                  folder.path / "trace.json")))
+            self.assertEqual(code, 0, text)
+            self.assertIn("8 ranks by torchrun, over Gloo, on 1 node", text)
+            self.assertEqual(losses_of(folder.path / "gloo"), local)
+            trace = (folder.path / "trace.json").read_text()
+            for rank in range(8):
+                self.assertIn(f'"name":"rank {rank}"', trace)
+            # From the middle: by 4 processes what 8 began, and by local ranks what processes did.
+            middle = str(folder.path / "gloo/checkpoints/step-00000006")
+            for name, command in (("four", launch(4, "train", "--resume", middle)),
+                                  ("threads", [STARTRAIL, "train", "--resume", middle])):
+                code, text = run([*command, "--set", f"run.folder={folder.path}/{name}"])
+                self.assertEqual(code, 0, text)
+                for step, loss in losses_of(folder.path / name).items():
+                    self.assertAlmostEqual(loss, local[step], delta=2e-5)
+                if name == "threads":
+                    self.assertEqual(losses_of(folder.path / name)[12], local[12])
+
+    def test_stops_with_a_checkpoint(self):
+        with Folder() as folder, Job(launch(2, *folder.train("run", "--set", "train.steps=100000"))) as job:
+            self.assertTrue(job.wait_for("step 1/"), job.text())
+            os.kill(job.process.pid, signal.SIGTERM)
+            self.assertEqual(job.wait(30), 0, job.text())
+            self.assertIn("stopped at step", job.text())
+            self.assertTrue((folder.path / "run/checkpoints/latest").exists())
+
+
+class Refusals(HostsTest):
+    """One sentence, said once, by all processes' exit with 2."""
+
+    def expect(self, command, sentence, **environment):
+        code, text = run(command, **environment)
+        self.assertEqual(code, 2, text)
+        self.assertEqual(text.count(sentence), 1, text)
+
+    def test_are_said_once(self):
+        with Folder() as folder, ThreadPoolExecutor(2) as pool:
+            cases = [
+                (launch(4, "attend", "--ranks", 8), "--ranks 8 does not go with the 4 processes that were started"),
+                (launch(2, "attend", "--grid", "rings"), "grid 'rings'"),
+                (launch(2, *folder.train("run", "--set", "parallel.ranks=4")),
+                 "parallel.ranks is 4, but 2 processes were started"),
+                (launch(2, "plan"), "plan runs in one process, but startrail launch started 2 of them"),
+                ([STARTRAIL, "attend", "--comm", "gloo"], "--comm gloo needs one process for each rank"),
+                ([STARTRAIL, "attend", "--comm", "mpi"], "comm 'mpi' is not known; valid: auto, local, gloo"),
+            ]
+            for done in [pool.submit(self.expect, *case) for case in cases]:
+                done.result()
+
+    def test_name_the_ranks_that_differ(self):
+        with Folder() as folder:
+            # Rank 1 of two is told another length.
+            script = 'if [ "$RANK" = 1 ]; then exec "$@" --set train.seed=2; else exec "$@"; fi'
+            code, text = run(torchrun(2, "sh", "-c", script, "sh", STARTRAIL, *folder.train("run")))
+            self.assertNotEqual(code, 0)
+            self.assertEqual(text.count("rank 1 differs from rank 0 in train.seed: train.seed is 2 at rank 1"), 1, text)
+            self.assertFalse((folder.path / "run").exists())
+
+    def test_gpt_writes_text_on_one_rank(self):
+        with Folder() as folder:
+            code, text = run([STARTRAIL, *folder.train("run", "--set", "train.steps=1")])
+            self.assertEqual(code, 0, text)
+            self.expect(launch(2, "sample", "--checkpoint", folder.path / "run"),
+                        "a GPT writes its text on one rank, but startrail launch started 2 processes")
+            code, text = run(launch(2, "evaluate", "--checkpoint", folder.path / "run", "--json"))
+            self.assertEqual(code, 0, text)
+            self.assertEqual(text.count('"loss"'), 1, text)
+
+
+class Faults(HostsTest):
+    """A rank that is killed or stopped is named, and the others end within parallel.timeout_s, 3 s here."""
+
+    def train_and_harm(self, victim, harm, ended_by=None):
+        with Folder() as folder:
+            more = ["--set", "train.steps=100000", "--set", "run.save_every=2", "--set", "parallel.timeout_s=3"]
+            options = ["--label", "--grace", 4]
+            with Job(launch(4, *folder.train("run", *more), options=options)) as job:
+                self.assertTrue(job.wait_for("step 1/"), job.text())
+                while not (folder.path / "run/checkpoints/latest").exists():
+                    time.sleep(0.02)
+                time.sleep(random.uniform(0, 0.5))
+                self.expect_fault(job, victim, harm, 3, ended_by)
+            code, text = run([STARTRAIL, "train", "--resume", folder.path / "run", "--dry-run"])
+            self.assertEqual(code, 0, text)
+
+    def attend_and_harm(self, victim, harm, ended_by=None):
+        command = launch(4, "attend", "--tokens", 8192, "--repeat", 50, "--timeout-s", 3, options=["--label", "--grace", 4])
+        with Job(command) as job:
+            self.assertTrue(job.wait_for("4 ranks by"), job.text())
+            time.sleep(random.uniform(0.5, 1.5))
+            self.expect_fault(job, victim, harm, 3, ended_by)
+
+    def test_all_ends_well(self):
+        with ThreadPoolExecutor(2) as pool:
+            cases = [(self.train_and_harm, 2, signal.SIGKILL), (self.train_and_harm, 0, signal.SIGKILL),
+                     (self.train_and_harm, 1, signal.SIGSTOP, signal.SIGKILL),
+                     (self.train_and_harm, 0, signal.SIGSTOP, signal.SIGKILL),
+                     (self.attend_and_harm, 3, signal.SIGKILL), (self.attend_and_harm, 1, signal.SIGSTOP, signal.SIGKILL)]
+            for done in [pool.submit(*case) for case in cases]:
+                done.result()
+
+    def test_restart_goes_on_by_itself(self):
+        with Folder() as folder:
+            steps = ["--set", "train.steps=30", "--set", "run.save_every=5"]
+            code, text = run([STARTRAIL, *folder.train("straight", *steps, "--set", "parallel.ranks=2")])
+            self.assertEqual(code, 0, text)
+            # A rank that is killed once, in the middle.
+            once = folder.path / "once"
+            script = (f'if [ "$RANK" = 1 ] && [ ! -e {once} ]; then touch {once}; "$@" & p=$!; '
+                      f'until [ -e {folder.path}/run/checkpoints/latest ]; do sleep 0.02; done; kill -9 $p; exit 9; '
+                      'fi; exec "$@"')
+            with Job(torchrun(2, "sh", "-c", script, "sh", STARTRAIL, *folder.train("run", *steps),
+                              options=["--max-restarts", 1])) as job:
+                self.assertEqual(job.wait(100), 0, job.text())
+                self.assertTrue(re.search(r"from step (5|10|15|20|25)", job.text()), job.text())
+            self.assertEqual(losses_of(folder.path / "run"), losses_of(folder.path / "straight"))
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
