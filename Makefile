@@ -1,8 +1,8 @@
 # The everyday commands. Each does what it needs first, so `make run` works in a fresh clone.
 # TORCH_DIR=<torch folder> uses an installed torch instead of the one in .venv.
 .DEFAULT_GOAL := help
-.PHONY: help setup program build run run-dit test test-long test-sanitizers test-asan test-tsan test-all bench check \
-  format clean
+.PHONY: help setup program build run run-dit test test-long test-hosts test-sanitizers test-asan test-tsan test-all \
+  bench check format clean
 
 # Paths are relative to this file, also when another Makefile includes or calls it.
 root := $(dir $(abspath $(lastword $(MAKEFILE_LIST))))
@@ -40,6 +40,9 @@ test: build check ## build, scripts/check and the fast tests
 test-long: build ## the long tests
 	cd $(root) && ctest --preset long
 
+test-hosts: build ## ranks as processes: kills, stops, cuts, real launchers; as root it installs those that are missing
+	cd $(root) && ctest --preset hosts
+
 test-sanitizers: test-asan test-tsan ## the two below
 
 test-asan: setup ## layout, plan, run and train under the sanitizers of memory and of undefined behaviour
@@ -50,7 +53,7 @@ test-tsan: setup ## run and train under the sanitizer of threads
 	@$(call build_preset,tsan,ON)
 	cd $(root) && ctest --preset tsan
 
-test-all: test test-long test-sanitizers ## all of these
+test-all: test test-long test-hosts test-sanitizers ## all of these
 
 bench: program ## the benchmarks: attention over ranks, its kernel, training steps
 	cd $(root) && bench/run

@@ -188,11 +188,61 @@ void run(const BenchFlags& flags) {
   if (flags.json) std::cout << report.dump(2) << "\n";
 }
 
+struct AgreeFlags {
+  CommFlags comm;
+  int ranks = 16, rounds = 200;
+  CLI::Option* ranks_option = nullptr;
+  bool json = false;
+};
+
+// How long all ranks take to agree on something small, which they do several times in a step.
+void run_agree(AgreeFlags& flags) {
+  ProcessWorld* const processes = flags.comm.open();
+  set_ranks(flags.ranks, *flags.ranks_option, processes);
+  if (flags.rounds < 1) throw UserError("give 1 round or more");
+  const auto local = processes ? nullptr : local_world(flags.ranks);
+  World& world = processes ? *processes : *local;
+  std::vector<double> times;
+  world.run(0, [&](const std::shared_ptr<Group>& group) {
+    for (int round = -10; round < flags.rounds; ++round) {
+      group->control().barrier();
+      const double ms = milliseconds([&] { group->control().agree([] {}); });
+      if (round >= 0 && group->rank() == 0) times.push_back(ms);
+    }
+  });
+  if (world.first() != 0) return;
+  const Spread spread_ms = spread(times);
+  const std::string comm = processes ? "gloo" : "local";
+  if (flags.json)
+    std::cout << nlohmann::json{{"ranks", flags.ranks},
+                                {"comm", comm},
+                                {"ms", spread_ms.median},
+                                {"best_ms", spread_ms.min}}
+                     .dump(2)
+              << "\n";
+  else
+    std::cout << flags.ranks << " ranks (" << comm << ") agree in " << fixed(spread_ms.median, 2) << " ms, at best "
+              << fixed(spread_ms.min, 2) << "; median of " << flags.rounds << "\n";
+}
+
+void add_agree(CLI::App& bench) {
+  auto flags = std::make_shared<AgreeFlags>();
+  CLI::App* command = bench.add_subcommand("agree", "How long ranks take to agree on something small");
+  flags->ranks_option = command->add_option("--ranks", flags->ranks, "Ranks")->capture_default_str();
+  flags->ranks_option->check(CLI::Range(1, 4096));
+  command->add_option("--rounds", flags->rounds, "Timed rounds")->capture_default_str();
+  command->add_flag("--json", flags->json, "Print JSON");
+  flags->comm.add_to(*command);
+  command->footer("Example: startrail launch --processes 16 -- bench agree");
+  command->callback([flags] { run_agree(*flags); });
+}
+
 }  // namespace
 
 void add_bench(CLI::App& app) {
   CLI::App* bench = app.add_subcommand("bench", "Measure parts of StarTrail against what they replace");
   bench->require_subcommand(1);
+  add_agree(*bench);
   auto flags = std::make_shared<BenchFlags>();
   CLI::App* command = bench->add_subcommand("kernel", "The attention kernel in turns with PyTorch's, on one rank");
   command->add_option("--tokens", flags->tokens, "Lengths")->delimiter(',')->capture_default_str();

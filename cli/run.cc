@@ -57,17 +57,17 @@ class Process {
 };
 
 // Of many processes the first that fails speaks; before they have met, rank 0 and the first of each host do.
-bool speaks(const std::string& message) {
+std::optional<std::string> speech(const std::string& message) {
   if (ProcessWorld* world = opened_world()) {
     world->fail(message);
-    return world->claim_speech();
+    return world->speech(message);
   }
   const auto launched = launched_by();
-  return !launched || launched->speaks;
+  return launched && !launched->speaks ? std::nullopt : std::optional(message);
 }
 
 int fail(int code, const std::string& message) {
-  if (speaks(message)) *Process::err << "startrail: " << message << "\n" << std::flush;
+  if (const auto text = speech(message)) *Process::err << "startrail: " << *text << "\n" << std::flush;
   return code;
 }
 

@@ -59,6 +59,9 @@ ProcessWorld* CommFlags::open() const {
         "--comm gloo needs one process for each rank: start it with torchrun --no-python, mpirun, srun or startrail "
         "launch");
   if (!launched) return nullptr;
+  // libtorch's sockets warn of names that nobody needs.
+  setenv("TORCH_CPP_LOG_LEVEL", "ERROR", /*overwrite=*/0);
+  c10::initLogging();
   ProcessOptions options;
   options.version = cat(STARTRAIL_VERSION, " with torch ", TORCH_VERSION);
   options.timeout = std::chrono::seconds(timeout_s);

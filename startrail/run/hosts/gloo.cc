@@ -99,7 +99,7 @@ class GlooBackend : public c10d::Backend {
     state_->check_alive();
     try {
       return c10::make_intrusive<GlooWork>(state_, start(), tensors[0], peer);
-    } catch (const c10::Error& error) {  // the connection is gone already
+    } catch (const std::exception& error) {  // the connection is gone already, of which Gloo has types of its own
       throw ClusterError(state_->on_broken(peer, reason_of(error)));
     }
   }

@@ -189,7 +189,7 @@ class Processes : public ProcessWorld {
     watch_->set_give_up(std::move(give_up));
   }
   void fail(const std::string& why) override { watch_->fail(why); }
-  bool claim_speech() override { return watch_->claim_speech(); }
+  std::optional<std::string> speech(const std::string& own) override { return watch_->speech(own); }
 
  private:
   const ProcessInfo& own() const { return meeting_.processes[launched_.rank]; }
@@ -207,8 +207,7 @@ class Processes : public ProcessWorld {
       verdict_ = verdict;
       if (gloo_) gloo_->abort(verdict);
     };
-    if (options_.end)
-      options.on_stuck = [this] { options_.end(watch_ && watch_->claim_speech() ? *watch_->verdict() : ""); };
+    if (options_.end) options.on_stuck = [this] { options_.end(watch_ ? watch_->speech("").value_or("") : ""); };
     watch_ = std::make_unique<Watch>(std::move(options), std::move(meeting_.watch), until);
     meeting_.watch.close();
   }

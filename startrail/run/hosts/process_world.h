@@ -38,9 +38,10 @@ class ProcessWorld : public World {
 
   // Tells the others that this process failed, outside of run(). Nothing when the job is over already.
   virtual void fail(const std::string& why) = 0;
-  // Whether this process is the one to tell the user what went wrong; true once. Of several that fail for the same
-  // reason, and of those that a failure elsewhere ends, only one is.
-  virtual bool claim_speech() = 0;
+  // What this process has to tell the user of a failure it ends with, once: `own`, or the reason why all end; nothing
+  // when another process speaks. Of several that fail for the same reason, and of those that a failure elsewhere ends,
+  // only one does.
+  virtual std::optional<std::string> speech(const std::string& own) = 0;
 };
 
 }  // namespace startrail

@@ -43,6 +43,8 @@ void wait_for(std::vector<pollfd>& sockets, steady_clock::time_point until) {
   poll(sockets.data(), sockets.size(), static_cast<int>(std::clamp<int64_t>(left, 0, kBeat.count())));
 }
 
+std::string failed_text(int rank) { return cat("stopped because rank ", rank, " failed: "); }
+
 std::string seconds_text(steady_clock::duration time) {
   const double seconds = std::chrono::duration<double>(time).count();
   return cat(fixed(seconds, seconds < 10 ? 1 : 0), " s");
@@ -85,6 +87,7 @@ void Watch::take_in(const Socket& listening, Time until) {
       line = known || frame || !open ? unknown.erase(line) : std::next(line);
     }
   }
+  std::sort(peers_.begin(), peers_.end(), [](const Peer& a, const Peer& b) { return a.rank < b.rank; });
   for (Peer& peer : peers_) peer.line.send(kAllHere, "");
 }
 
@@ -167,11 +170,11 @@ std::optional<std::string> Watch::verdict() const {
   return verdict_;
 }
 
-bool Watch::claim_speech() {
+std::optional<std::string> Watch::speech(const std::string& own) {
   std::lock_guard lock(mutex_);
-  const bool mine = (!verdict_ || speaker_ == options_.rank) && !spoken_;
+  if (spoken_ || (verdict_ && speaker_ != options_.rank)) return std::nullopt;
   spoken_ = true;
-  return mine;
+  return verdict_ && !verdict_->starts_with(failed_text(options_.rank)) ? *verdict_ : own;
 }
 
 // Without rank 0, which would choose: the first that is left of each node.
@@ -201,7 +204,7 @@ void Watch::handle(Peer& peer, const Frame& frame, Time now) {
   if (frame.kind == kLeaves) peer.left = true;
   if (frame.kind == kVerdict) decide(text_after(frame.text, ' '), number_before(frame.text, ' '), false);
   if (options_.rank != 0) return;
-  if (frame.kind == kFailed) decide(cat("stopped because rank ", peer.rank, " failed: ", frame.text), peer.rank, true);
+  if (frame.kind == kFailed) decide(failed_text(peer.rank) + frame.text, peer.rank, true);
   if (frame.kind == kLost)
     suspicions_.push_back({peer.rank, number_before(frame.text, ' '), text_after(frame.text, ' '), now});
 }
@@ -217,7 +220,7 @@ void Watch::obey_requests(Time now) {
   const bool first = options_.rank == 0;
   if (failure && !decided_) {
     if (first)
-      decide(cat("stopped because rank 0 failed: ", *failure), 0, true);
+      decide(failed_text(0) + *failure, 0, true);
     else if (!said_failure_)
       peers_[0].line.send(kFailed, *failure);
     said_failure_ = true;

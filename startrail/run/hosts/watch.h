@@ -52,8 +52,9 @@ class Watch {
   std::string lost(int peer, const std::string& why);
 
   std::optional<std::string> verdict() const;
-  // Whether this rank is the one to say the verdict to the user. True once.
-  bool claim_speech();
+  // What this rank has to tell the user, once: `own` when it failed first, the verdict when it is the one to say it,
+  // and nothing when another rank speaks.
+  std::optional<std::string> speech(const std::string& own);
 
  private:
   struct Peer {

@@ -67,8 +67,9 @@ TEST(Watch, TellsEveryoneWhoFailed) {
   Watches all({"a", "a", "b"});
   all.watches[2]->fail("no such file");
   for (int rank = 0; rank < 3; ++rank) EXPECT_EQ(all.verdict_of(rank), "stopped because rank 2 failed: no such file");
-  for (int rank = 0; rank < 3; ++rank) EXPECT_EQ(all.watches[rank]->claim_speech(), rank == 2) << rank;
-  EXPECT_FALSE(all.watches[2]->claim_speech());  // once
+  for (int rank = 0; rank < 2; ++rank) EXPECT_FALSE(all.watches[rank]->speech("own")) << rank;
+  EXPECT_EQ(all.watches[2]->speech("own"), "own");
+  EXPECT_FALSE(all.watches[2]->speech("own"));  // once
   all.watches[1]->fail("too late");
   EXPECT_EQ(all.verdict_of(1), "stopped because rank 2 failed: no such file");
   usleep(400000);
@@ -79,7 +80,7 @@ TEST(Watch, OfSeveralThatFailOneSpeaks) {
   Watches all({"a", "a", "a", "a"});
   run_threads(4, [&](int rank) { all.watches[rank]->fail("the same everywhere"); });
   int speakers = 0;
-  for (auto& watch : all.watches) speakers += watch->claim_speech();
+  for (auto& watch : all.watches) speakers += watch->speech("own").has_value();
   EXPECT_EQ(speakers, 1);
 }
 
@@ -87,8 +88,8 @@ TEST(Watch, TakesAReasonToGiveUp) {
   Watches all({"a", "a"});
   all.watches[0]->set_give_up([] { return std::optional<std::string>("out of time"); });
   EXPECT_EQ(all.verdict_of(1), "out of time");
-  EXPECT_TRUE(all.watches[0]->claim_speech());
-  EXPECT_FALSE(all.watches[1]->claim_speech());
+  EXPECT_EQ(all.watches[0]->speech("own"), "out of time");
+  EXPECT_FALSE(all.watches[1]->speech("own"));
 }
 
 TEST(Watch, NamesTheTwoThatLostEachOther) {

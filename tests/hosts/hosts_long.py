@@ -1,0 +1,441 @@
+#!/usr/bin/env python3
+"""Ranks as processes, in full: many cases, kills and stops at random moments, real launchers, two hosts, strangers at
+the ports. `make test-hosts` runs it; as root it installs the launchers that are missing, otherwise their tests are
+skipped. usage: hosts_long.py <build folder> [unittest's options]"""
+import os
+import random
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import threading
+import time
+import unittest
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+os.environ.setdefault("STARTRAIL_CASES", "134")
+import hosts_fast  # noqa: E402
+from hosts import (STARTRAIL, TORCHRUN, Folder, HostsTest, Job, clean_environment, descendants_of, is_alive,
+                   is_rank, launch, losses_of, run, torchrun)  # noqa: E402
+
+ROOT = os.geteuid() == 0
+SEED = hosts_fast.SEED
+KILLS, ATTEND_KILLS, STOPS = 80, 20, 20
+
+
+def need(program, package):
+    """Installs a Debian package for a program that is missing; skips the test where that cannot be."""
+    if shutil.which(program):
+        return
+    if not ROOT:
+        raise unittest.SkipTest(f"{program} is missing and there is no root to install {package}")
+    subprocess.run(["apt-get", "update", "-qq"], check=False)
+    command = ["apt-get", "install", "-y", "-qq", "--no-install-recommends", *package.split()]
+    done = subprocess.run(command, env={**os.environ, "DEBIAN_FRONTEND": "noninteractive"}, capture_output=True)
+    if done.returncode != 0 or not shutil.which(program):
+        raise unittest.SkipTest(f"{package} cannot be installed: {done.stderr.decode()[-300:]}")
+
+
+class Exactness(hosts_fast.Exactness):
+    """The same with more cases."""
+
+
+class QuickStart(HostsTest):
+    def test_has_the_losses_of_local_ranks(self):
+        with Folder() as folder:
+            more = ["--set", "train.steps=20", "--set", "validate.every=0", "--set", f"data.path={folder.path}/data.txt"]
+            config = ["train", "examples/configs/quickstart.toml", *more]
+            for name, command in (("local", [STARTRAIL]), ("gloo", torchrun(8, STARTRAIL))):
+                code, text = run([*command, *config, "--set", f"run.folder={folder.path}/{name}"])
+                self.assertEqual(code, 0, text)
+            self.assertEqual(len(losses_of(folder.path / "local")), 20)
+            self.assertEqual(losses_of(folder.path / "gloo"), losses_of(folder.path / "local"))
+
+
+class Faults(HostsTest):
+    """Every kill and stop: the others end in time with the right name, nothing is left, and the run goes on."""
+
+    TIMEOUT = 3
+
+    def setUp(self):
+        print(f"\nSTARTRAIL_SEED={SEED}", flush=True)
+
+    def chain(self, kills, stops, seed, start=launch):
+        """One run that is harmed again and again until it is through, with the losses of one that was not."""
+        rng = random.Random(seed)
+        harms = [signal.SIGKILL] * kills + [signal.SIGSTOP] * stops
+        rng.shuffle(harms)
+        with Folder() as folder:
+            steps = 12 * len(harms)
+            settings = ["--set", f"train.steps={steps}", "--set", "run.save_every=2"]
+            code, text = run([STARTRAIL, *folder.train("straight", *settings, "--set", "parallel.ranks=4")], 600)
+            self.assertEqual(code, 0, text)
+            done = 0
+            for harm in harms:
+                fresh = not (folder.path / "run/checkpoints/latest").exists()
+                timeout = ["--set", f"parallel.timeout_s={self.TIMEOUT}"]
+                command = (folder.train("run", *settings, *timeout) if fresh else
+                           ["train", "--resume", folder.path / "run", *timeout])
+                options = ["--label", "--grace", self.TIMEOUT + 1] if start is launch else []
+                words = start(4, *command, options=options) if start is launch else start(4, STARTRAIL, *command)
+                with Job(words) as job:
+                    if not job.wait_for(r"step \d+/") or job.process.poll() is not None:
+                        self.assertEqual(job.wait(), 0, job.text())
+                        break  # it came through before it could be harmed
+                    time.sleep(rng.expovariate(4))
+                    ranks = job.ranks()
+                    if len(ranks) < 4 or job.process.poll() is not None:
+                        self.assertEqual(job.wait(), 0, job.text())
+                        break
+                    ended_by = signal.SIGKILL if harm == signal.SIGSTOP else None
+                    self.expect_fault(job, rng.randrange(4), harm, self.TIMEOUT, ended_by)
+                    done += 1
+            if (folder.path / "run/checkpoints/latest").exists():
+                code, text = run(launch(4, "train", "--resume", folder.path / "run"), 600)
+                self.assertTrue(code == 0 or "train.steps is" in text, text)
+            self.assertEqual(losses_of(folder.path / "run"), losses_of(folder.path / "straight"))
+            return done
+
+    def chains(self, total, wanted):
+        """Runs chains two at a time until so many harms were done."""
+        with ThreadPoolExecutor(2) as pool:
+            done, number = 0, 0
+            while done < total:
+                batch = [pool.submit(self.chain, *wanted, SEED + number + i) for i in range(2)]
+                number += 2
+                done += sum(one.result() for one in batch)
+        return done
+
+    def test_kills_of_training_and_saving(self):
+        print(f"{self.chains(KILLS, (10, 0))} kills", flush=True)
+
+    def test_stops_of_training_and_saving(self):
+        print(f"{self.chains(STOPS - 5, (0, 4))} stops", flush=True)
+
+    def attend_and_harm(self, seed, harm):
+        rng = random.Random(seed)
+        command = launch(4, "attend", "--tokens", 6000, "--repeat", 50, "--timeout-s", self.TIMEOUT,
+                         options=["--label", "--grace", self.TIMEOUT + 1])
+        with Job(command) as job:
+            self.assertTrue(job.wait_for("4 ranks by"), job.text())
+            time.sleep(rng.uniform(0, 3))
+            self.expect_fault(job, rng.randrange(4), harm, self.TIMEOUT,
+                              signal.SIGKILL if harm == signal.SIGSTOP else None)
+
+    def test_kills_and_stops_of_attend(self):
+        with ThreadPoolExecutor(2) as pool:
+            harms = [signal.SIGKILL] * ATTEND_KILLS + [signal.SIGSTOP] * 5
+            for done in [pool.submit(self.attend_and_harm, SEED + i, harm) for i, harm in enumerate(harms)]:
+                done.result()
+
+    def test_stops_under_torchrun(self):
+        for i in range(5):
+            with Folder() as folder:
+                settings = ["--set", "train.steps=100000", "--set", f"parallel.timeout_s={self.TIMEOUT}"]
+                with Job(torchrun(4, STARTRAIL, *folder.train("run", *settings))) as job:
+                    self.assertTrue(job.wait_for("step 1/"), job.text())
+                    time.sleep(random.uniform(0, 1))
+                    self.expect_fault(job, i % 4, signal.SIGSTOP, self.TIMEOUT)
+
+    def test_long_work_is_no_death(self):
+        """Work without a message for more than three times the limit."""
+        command = launch(2, "attend", "--grid", "ring", "--tokens", 24000, "--heads", 16, "--repeat", 1, "--timeout-s", 2,
+                         "--json")
+        code, text = run(command, 600)
+        self.assertEqual(code, 0, text)
+        self.assertGreater(float(re.search(r'"backward_ms": ([\d.]+)', text).group(1)), 2 * 2 * 3 * 1000, text)
+
+    def test_a_step_that_takes_too_long_is_not_saved(self):
+        with Folder() as folder:
+            settings = ["--set", "train.tokens=16384", "--set", "model.dim=512", "--set", "model.heads=8",
+                        "--set", "model.layers=6", "--set", "train.batch=8", "--set", "model.hidden=1024"]
+            with Job(launch(2, *folder.train("run", *settings), options=["--label"])) as job:
+                self.assertTrue(job.wait_for(r"\brun +/"), job.text())
+                time.sleep(4)
+                start = time.monotonic()
+                os.kill(job.process.pid, signal.SIGTERM)
+                self.assertEqual(job.wait(60), 3, job.text())
+                self.assertGreater(time.monotonic() - start, 20)
+                self.assertLess(time.monotonic() - start, 30)
+                self.assertIn("stopped without saving", job.text())
+
+
+class Launchers(HostsTest):
+    """The real ones, of which each says which rank a process is in its own way."""
+
+    def expect_attend(self, command, launcher, processes, **environment):
+        words = [*command, STARTRAIL, "attend", "--tokens", 500, "--repeat", 1, "--check", "--grid", "ring"]
+        code, text = run(words, 120, **environment)
+        self.assertEqual(code, 0, text)
+        self.assertIn(f"{processes} ranks by {launcher}, over Gloo, on 1 node", text)
+        self.assertEqual(text.count("passed: against a float64 reference"), 1, text)
+
+    def test_torchrun(self):
+        self.expect_attend([*TORCHRUN, "--nproc-per-node", 3, "--no-python"], "torchrun", 3)
+
+    def test_launch(self):
+        code, text = run(launch(3, "attend", "--tokens", 500, "--repeat", 1, "--check", "--grid", "ring"))
+        self.assertEqual(code, 0, text)
+        self.assertIn("3 ranks by startrail launch", text)
+
+    def test_open_mpi(self):
+        need("mpirun.openmpi", "openmpi-bin")
+        options = ["--oversubscribe"] + (["--allow-run-as-root"] if ROOT else [])
+        self.expect_attend(["mpirun.openmpi", *options, "-n", 4], "Open MPI", 4)
+        self.expect_attend(["mpirun.openmpi", *options, "-n", 3, "-x", "MASTER_ADDR=127.0.0.1", "-x", "MASTER_PORT=29713"],
+                           "Open MPI", 3)
+
+    def test_mpich(self):
+        need("mpirun.mpich", "mpich")
+        self.expect_attend(["mpirun.mpich", "-n", 4], "MPICH", 4)
+        self.expect_attend(["mpirun.mpich", "-n", 3, "-genv", "MASTER_ADDR", "127.0.0.1", "-genv", "MASTER_PORT", "29714"],
+                           "MPICH", 3)
+
+    def test_slurm(self):
+        if not ROOT:
+            self.skipTest("a Slurm of one node needs root to start")
+        need("slurmctld", "slurm-wlm munge")
+        with Folder() as folder, Slurm(folder.path / "slurm") as conf:
+            self.expect_attend(["srun", "--overcommit", "-n", 4], "srun", 4, SLURM_CONF=conf)
+            code, text = run(["srun", "--overcommit", "-n", 4, STARTRAIL,
+                              *folder.train("run", "--set", "train.steps=3")], 120, SLURM_CONF=conf)
+            self.assertEqual(code, 0, text)
+            self.assertEqual(len(losses_of(folder.path / "run")), 3)
+
+
+class Slurm:
+    """One node, as root, without systemd or cgroups."""
+
+    def __init__(self, folder):
+        self.folder, self.started = folder, []
+
+    def __enter__(self):
+        name = socket.gethostname().split(".")[0]
+        for part in ("state", "spool"):
+            (self.folder / part).mkdir(parents=True)
+        conf = self.folder / "slurm.conf"
+        conf.write_text(f"""ClusterName=one
+SlurmctldHost={name}(127.0.0.1)
+SlurmUser=root
+SlurmdUser=root
+AuthType=auth/munge
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+MpiDefault=none
+ReturnToService=2
+SlurmctldPidFile={self.folder}/slurmctld.pid
+SlurmdPidFile={self.folder}/slurmd.pid
+SlurmdSpoolDir={self.folder}/spool
+StateSaveLocation={self.folder}/state
+SlurmctldLogFile={self.folder}/slurmctld.log
+SlurmdLogFile={self.folder}/slurmd.log
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core
+JobAcctGatherType=jobacct_gather/none
+NodeName={name} NodeAddr=127.0.0.1 CPUs={os.cpu_count()} State=UNKNOWN
+PartitionName=all Nodes={name} Default=YES MaxTime=INFINITE State=UP OverSubscribe=FORCE:16
+""")
+        Path("/run/munge").mkdir(exist_ok=True)
+        for place in ("/run/munge", "/var/lib/munge", "/var/log/munge", "/etc/munge/munge.key"):
+            shutil.chown(place, "munge", "munge")
+        self.environment = clean_environment(SLURM_CONF=str(conf))
+        if subprocess.run(["pgrep", "-x", "munged"], capture_output=True).returncode != 0:
+            self.started.append(subprocess.Popen(["runuser", "-u", "munge", "--", "/usr/sbin/munged", "--foreground"],
+                                                 stderr=subprocess.DEVNULL))
+            time.sleep(1)
+        for daemon in ("slurmctld", "slurmd"):
+            self.started.append(subprocess.Popen([daemon, "-D"], env=self.environment, stderr=subprocess.DEVNULL,
+                                                 stdout=subprocess.DEVNULL))
+        for _ in range(100):
+            state = subprocess.run(["sinfo", "-h", "-o", "%T"], env=self.environment, capture_output=True, text=True)
+            if "idle" in state.stdout:
+                return str(conf)
+            time.sleep(0.2)
+        logs = "".join(path.read_text() for path in self.folder.glob("*.log"))
+        self.__exit__()
+        raise AssertionError(f"the node did not come up: {logs[-2000:]}")
+
+    def __exit__(self, *_):
+        for process in reversed(self.started):
+            for pid in [*descendants_of(process.pid), process.pid]:
+                try:
+                    os.kill(pid, signal.SIGTERM)
+                except ProcessLookupError:
+                    pass
+        for process in self.started:
+            try:
+                process.wait(10)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+class TwoHosts:
+    """Two network namespaces with names of their own, on one wire."""
+
+    def __enter__(self):
+        self.name = f"st{os.getpid()}"
+        for i in (0, 1):
+            self.ip("netns", "add", f"{self.name}-{i}")
+            folder = Path(f"/etc/netns/{self.name}-{i}")  # `ip netns exec` lays it over /etc
+            folder.mkdir(parents=True)
+            (folder / "hosts").write_text("127.0.0.1 localhost\n10.78.0.1 host0\n10.78.0.2 host1\n")
+        self.ip("link", "add", "e0", "netns", f"{self.name}-0", "type", "veth", "peer", "name", "e0", "netns",
+                f"{self.name}-1")
+        for i in (0, 1):
+            self.ip("-n", f"{self.name}-{i}", "addr", "add", f"10.78.0.{i + 1}/24", "dev", "e0")
+            for device in ("lo", "e0"):
+                self.ip("-n", f"{self.name}-{i}", "link", "set", device, "up")
+        return self
+
+    def __exit__(self, *_):
+        for i in (0, 1):
+            subprocess.run(["ip", "netns", "del", f"{self.name}-{i}"], check=False)
+            shutil.rmtree(f"/etc/netns/{self.name}-{i}", ignore_errors=True)
+
+    @staticmethod
+    def ip(*words):
+        subprocess.run(["ip", *words], check=True)
+
+    def on(self, host, *command):
+        """A command that runs on a host."""
+        return ["ip", "netns", "exec", f"{self.name}-{host}", "unshare", "--uts", "sh", "-c",
+                f'hostname host{host}; exec "$@"', "sh", *command]
+
+    def torchrun(self, host, *command, options=()):
+        return self.on(host, *TORCHRUN, "--nnodes", 2, "--nproc-per-node", 2, "--rdzv-backend", "c10d", "--rdzv-endpoint",
+                       "10.78.0.1:29700", "--rdzv-id", "t", "--local-addr", f"10.78.0.{host + 1}", *options,
+                       "--no-python", *command)
+
+    def cut(self):
+        """All packets between them are lost from now on, without a word."""
+        for here, there, address in ((0, "10.78.0.2", "99"), (1, "10.78.0.1", "98")):
+            self.ip("-n", f"{self.name}-{here}", "neigh", "replace", there, "lladdr", f"02:00:00:00:00:{address}", "dev",
+                    "e0", "nud", "permanent")
+
+
+class Hosts(HostsTest):
+    def setUp(self):
+        if not ROOT:
+            self.skipTest("two hosts on one machine need root")
+        need("ip", "iproute2")
+
+    def start(self, hosts, folder, *more, options=()):
+        command = folder.train("run", *more)
+        return [Job(hosts.torchrun(i, STARTRAIL, *command, options=options)) for i in (0, 1)]
+
+    def test_train_together_and_report_what_crosses(self):
+        with TwoHosts() as hosts, Folder() as folder:
+            code, text = run([STARTRAIL, *folder.train("local", "--set", "train.steps=8", "--set", "parallel.ranks=4")])
+            self.assertEqual(code, 0, text)
+            jobs = self.start(hosts, folder, "--set", "train.steps=8", "--profile", folder.path / "trace.json")
+            with jobs[0], jobs[1]:
+                for job in jobs:
+                    self.assertEqual(job.wait(), 0, jobs[0].text() + jobs[1].text())
+                self.assertIn("4 ranks by torchrun, over Gloo, on 2 nodes (host0, host1)", jobs[0].text())
+                self.assertNotIn("step 1/8", jobs[1].text())
+            self.assertEqual(losses_of(folder.path / "run"), losses_of(folder.path / "local"))
+            # The crossing bytes of attend are those that the plan counts for two ranks a node.
+            jobs = [Job(hosts.torchrun(i, STARTRAIL, "attend", "--tokens", 1000, "--repeat", 1, "--grid", "startrail:2"))
+                    for i in (0, 1)]
+            with jobs[0], jobs[1]:
+                self.assertEqual([job.wait() for job in jobs], [0, 0], jobs[0].text() + jobs[1].text())
+                self.assertIn("between the 2 nodes go", jobs[0].text())
+
+    def test_cut_gives_a_verdict_on_each_side(self):
+        with TwoHosts() as hosts, Folder() as folder:
+            jobs = self.start(hosts, folder, "--set", "train.steps=100000", "--set", "parallel.timeout_s=4")
+            with jobs[0], jobs[1]:
+                self.assertTrue(jobs[0].wait_for("step 1/"), jobs[0].text() + jobs[1].text())
+                ranks = [pid for job in jobs for pid in descendants_of(job.process.pid) if is_rank(pid)]
+                self.assertEqual(len(ranks), 4)
+                hosts.cut()
+                start = time.monotonic()
+                while any(is_alive(pid) for pid in ranks) and time.monotonic() - start < 20:
+                    time.sleep(0.05)
+                self.assertLessEqual(time.monotonic() - start, 4.5, jobs[0].text() + jobs[1].text())
+                self.assertRegex(jobs[0].text(), r"rank 2 on host1, rank 3 on host1 gave no sign of life for 3\.\d s")
+                self.assertRegex(jobs[1].text(), r"rank 0 on host0, where the ranks meet, cannot be reached from here")
+
+    def test_restart_goes_on(self):
+        with TwoHosts() as hosts, Folder() as folder:
+            settings = ["--set", "train.steps=60", "--set", "run.save_every=5", "--set", "parallel.timeout_s=4"]
+            code, text = run([STARTRAIL, *folder.train("straight", *settings, "--set", "parallel.ranks=4")])
+            self.assertEqual(code, 0, text)
+            jobs = self.start(hosts, folder, *settings, options=["--max-restarts", 2])
+            with jobs[0], jobs[1]:
+                while not (folder.path / "run/checkpoints/latest").exists() and jobs[0].process.poll() is None:
+                    time.sleep(0.02)
+                victim = next(pid for pid in descendants_of(jobs[1].process.pid) if is_rank(pid))
+                os.kill(victim, signal.SIGKILL)
+                for job in jobs:
+                    self.assertEqual(job.wait(150), 0, jobs[0].text() + jobs[1].text())
+                self.assertRegex(jobs[0].text(), r"from step \d+")
+            self.assertEqual(losses_of(folder.path / "run"), losses_of(folder.path / "straight"))
+
+
+class Strangers(HostsTest):
+    """Whoever connects to our ports while a job runs does it no harm."""
+
+    def listening(self, pid):
+        """(address, port) of a process's listening sockets."""
+        inodes = set()
+        for entry in Path(f"/proc/{pid}/fd").iterdir():
+            try:
+                found = re.match(r"socket:\[(\d+)\]", os.readlink(entry))
+            except OSError:
+                continue
+            if found:
+                inodes.add(found.group(1))
+        sockets = []
+        for line in Path(f"/proc/{pid}/net/tcp").read_text().splitlines()[1:]:
+            fields = line.split()
+            if fields[3] == "0A" and fields[9] in inodes:
+                address, port = fields[1].split(":")
+                sockets.append((socket.inet_ntoa(bytes.fromhex(address)[::-1]), int(port, 16)))
+        tcp6 = Path(f"/proc/{pid}/net/tcp6").read_text().splitlines()[1:]
+        self.assertFalse([line for line in tcp6 if line.split()[3] == "0A" and line.split()[9] in inodes])
+        return sockets
+
+    def test_do_no_harm(self):
+        with Folder() as folder, Job(launch(4, *folder.train("run", "--set", "train.steps=400"))) as job:
+            self.assertTrue(job.wait_for("step 1/"), job.text())
+            ports = [one for pid in job.ranks().values() for one in self.listening(pid)]
+            self.assertGreaterEqual(len(ports), 4)
+            for address, _ in ports:
+                self.assertEqual(address, "127.0.0.1")
+
+            def bother(port):
+                for noise in (os.urandom(64), os.urandom(65536), b"GET / HTTP/1.1\r\n\r\n", bytes(4096), b"\xff" * 4096):
+                    for _ in range(100):
+                        try:
+                            with socket.socket() as one:
+                                one.setblocking(False)
+                                one.connect_ex(("127.0.0.1", port))
+                                time.sleep(0.0005)
+                                one.send(noise)
+                        except OSError:
+                            pass
+
+            threads = [threading.Thread(target=bother, args=(port,)) for _, port in ports]
+            for one in threads:
+                one.start()
+            held = []
+            for _ in range(500):
+                for _, port in ports:
+                    one = socket.socket()
+                    one.setblocking(False)
+                    one.connect_ex(("127.0.0.1", port))
+                    held.append(one)
+            for one in threads:
+                one.join()
+            self.assertEqual(job.wait(), 0, job.text())
+            for one in held:
+                one.close()
+            self.assertIn("step 400/400", job.text())
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
