@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Ranks as processes, as far as every change should be tried: exact as local ranks, trained to the same bits, ended well.
 usage: hosts_fast.py <build folder> [unittest's options]"""
+import json
 import os
 import random
 import re
@@ -28,6 +29,20 @@ class Exactness(HostsTest):
         self.assertEqual(code, 0, text)
         self.assertIn("passed: against a float64 reference", text)
         self.assertEqual(text.count("startrail:2 on 4 ranks"), 1, text)  # only rank 0 speaks
+
+
+class Nodes(HostsTest):
+    def test_are_named_and_what_crosses_is_counted(self):
+        """With a node for each rank, all that is sent crosses."""
+        words = ["attend", "--tokens", 300, "--repeat", 1, "--json"]
+        code, text = run(launch(4, *words, options=["--prefix", "env STARTRAIL_NODE=n{rank}"]))
+        self.assertEqual(code, 0, text)
+        found = json.loads(text[text.index("{"):])
+        self.assertEqual(found["nodes"], ["n0", "n1", "n2", "n3"])
+        self.assertEqual(found["comm"], "gloo")
+        sent = sum(kind["mean"] for way in found["bytes"].values() for kind in way.values())
+        self.assertEqual(found["crossing_bytes"]["mean"], sent)
+        self.assertIn("on 4 nodes (n0, n1, n2, n3)", text)
 
 
 class Training(HostsTest):
@@ -97,6 +112,17 @@ class Refusals(HostsTest):
             self.assertNotEqual(code, 0)
             self.assertEqual(text.count("rank 1 differs from rank 0 in train.seed: train.seed is 2 at rank 1"), 1, text)
             self.assertFalse((folder.path / "run").exists())
+
+    def test_name_the_rank_that_cannot_use_the_run_folder(self):
+        with Folder() as folder:
+            (folder.path / "elsewhere").mkdir()
+            script = f'if [ "$RANK" = 1 ]; then cd {folder.path}/elsewhere; else cd {folder.path}; fi; exec "$@"'
+            code, text = run(torchrun(2, "sh", "-c", script, "sh", STARTRAIL, *folder.train("run"), "--set",
+                                      "run.folder=mine"))
+            self.assertNotEqual(code, 0)
+            self.assertRegex(text, r"rank 1 on \S+ cannot use run.folder mine: it does not see what rank 0 wrote there; it "
+                                   "must be the same folder for all ranks")
+            self.assertNotIn("step 1/", text)
 
     def test_gpt_writes_text_on_one_rank(self):
         with Folder() as folder:

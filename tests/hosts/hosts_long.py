@@ -54,6 +54,62 @@ class QuickStart(HostsTest):
             self.assertEqual(losses_of(folder.path / "gloo"), losses_of(folder.path / "local"))
 
 
+class Pictures(HostsTest):
+    def test_are_trained_drawn_and_evaluated(self):
+        with Folder() as folder:
+            config = ["train", "examples/configs/shapes.toml", "--set", "train.steps=4", "--set", "validate.every=0",
+                      "--set", "train.batch=2", "--set", "validate.windows=4"]
+            losses = {}
+            for name, start in (("local", [STARTRAIL]), ("gloo", launch(4))):
+                code, text = run([*start, *config, "--set", f"run.folder={folder.path}/{name}"])
+                self.assertEqual(code, 0, text)
+                losses[name] = losses_of(folder.path / name)
+            self.assertEqual(losses["gloo"], losses["local"])
+            pictures = {}
+            for name, start, ranks in (("local", [STARTRAIL], ["--ranks", 4]), ("gloo", launch(4), [])):
+                out = folder.path / f"{name}.safetensors"
+                code, text = run([*start, "sample", "--checkpoint", folder.path / "gloo", "--count", 1, "--steps", 3, "--grid",
+                                  "startrail:2", "--out", out, *ranks])
+                self.assertEqual(code, 0, text)
+                pictures[name] = out.read_bytes()
+                code, text = run([*start, "evaluate", "--checkpoint", folder.path / "gloo", "--windows", 2, "--json", *ranks])
+                self.assertEqual(code, 0, text)
+                losses[name] = re.search(r'"loss": ([\d.e-]+)', text).group(1)
+            self.assertEqual(pictures["gloo"], pictures["local"])
+            self.assertEqual(losses["gloo"], losses["local"])
+
+
+class Signals(HostsTest):
+    """Being asked to end saves and stops, whoever asks."""
+
+    def expect_saved(self, job, folder, ask):
+        self.assertTrue(job.wait_for("step 1/"), job.text())
+        ask()
+        self.assertIsNotNone(job.wait(40), job.text())
+        self.assertIn("stopped at step", job.text())
+        self.assertTrue((folder.path / "run/checkpoints/latest").exists())
+
+    def test_sigterm_to_torchrun(self):
+        with Folder() as folder:
+            with Job(torchrun(3, STARTRAIL, *folder.train("run", "--set", "train.steps=100000"))) as job:
+                self.expect_saved(job, folder, lambda: os.kill(job.process.pid, signal.SIGTERM))
+
+    def test_interrupt_to_launch(self):
+        with Folder() as folder:
+            with Job(launch(3, *folder.train("run", "--set", "train.steps=100000"))) as job:
+                self.expect_saved(job, folder, lambda: os.kill(job.process.pid, signal.SIGINT))
+
+    def test_scancel(self):
+        if not ROOT:
+            self.skipTest("a Slurm of one node needs root to start")
+        need("slurmctld", "slurm-wlm munge")
+        with Folder() as folder, Slurm(folder.path / "slurm") as conf:
+            command = ["srun", "--overcommit", "-n", 3, STARTRAIL, *folder.train("run", "--set", "train.steps=100000")]
+            with Job(command, SLURM_CONF=conf) as job:
+                environment = clean_environment(SLURM_CONF=conf)
+                self.expect_saved(job, folder, lambda: subprocess.run(["scancel", "-u", "root"], env=environment))
+
+
 class Faults(HostsTest):
     """Every kill and stop: the others end in time with the right name, nothing is left, and the run goes on."""
 
