@@ -138,6 +138,8 @@ class Refusals(HostsTest):
 class Faults(HostsTest):
     """A rank that is killed or stopped is named, and the others end within parallel.timeout_s, 3 s here."""
 
+    SLACK = 2  # the time itself is what hosts_long.py is strict about
+
     def train_and_harm(self, victim, harm, ended_by=None):
         with Folder() as folder:
             more = ["--set", "train.steps=100000", "--set", "run.save_every=2", "--set", "parallel.timeout_s=3"]
