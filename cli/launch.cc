@@ -131,6 +131,7 @@ class Launch {
     const pid_t parent = getpid(), child = fork();
     if (child < 0) throw ClusterError(cat("no process for rank ", rank, ": ", std::strerror(errno)));
     if (child > 0) {
+      setpgid(child, child);  // here too: whichever comes first
       children_.push_back({child});
       for (auto& ends : pipes)
         if (ends[1] >= 0) close(ends[1]);

@@ -59,6 +59,8 @@ ProcessWorld* CommFlags::open() const {
         "--comm gloo needs one process for each rank: start it with torchrun --no-python, mpirun, srun or startrail "
         "launch");
   if (!launched) return nullptr;
+  // A shell in a step of one task, say: ranks are threads there.
+  if (comm == "auto" && launched->size == 1 && !launched->served) return nullptr;
   // libtorch's sockets warn of names that nobody needs.
   setenv("TORCH_CPP_LOG_LEVEL", "ERROR", /*overwrite=*/0);
   c10::initLogging();

@@ -169,6 +169,20 @@ class Faults(HostsTest):
             for done in [pool.submit(*case) for case in cases]:
                 done.result()
 
+    def test_a_pause_of_all_is_no_death(self):
+        with Folder() as folder:
+            settings = ["--set", "train.steps=100000", "--set", "parallel.timeout_s=2"]
+            with Job(launch(3, *folder.train("run", *settings))) as job:
+                self.assertTrue(job.wait_for("step 1/"), job.text())
+                ranks = job.ranks().values()
+                for harm in (signal.SIGSTOP, signal.SIGCONT):
+                    for pid in ranks:
+                        os.kill(pid, harm)
+                    time.sleep(3)
+                self.assertIsNone(job.process.poll(), job.text())
+                os.kill(job.process.pid, signal.SIGTERM)
+                self.assertEqual(job.wait(30), 0, job.text())
+
     def test_restart_goes_on_by_itself(self):
         with Folder() as folder:
             steps = ["--set", "train.steps=30", "--set", "run.save_every=5"]

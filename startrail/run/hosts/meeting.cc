@@ -162,6 +162,7 @@ std::string wait_for_key(c10d::Store& store, const std::string& key, const std::
       return store.get_to_str(key);
     } catch (const std::exception&) {  // not yet, or the store is gone
       check();
+      std::this_thread::sleep_for(kLook);  // a store that is gone fails at once
     }
   }
 }

@@ -24,6 +24,7 @@ constexpr milliseconds kAfterEnd{100};
 // When two ranks lose each other, one of them mostly has ended, which its line tells soon.
 constexpr milliseconds kSuspicion{1000};
 constexpr milliseconds kFarewell{5000};
+constexpr milliseconds kLate{1000};  // of the loop, which waits for a beat at most
 
 // Kinds of frames.
 constexpr char kHello = 'h', kAllHere = 'a', kAlive = 'b', kFailed = 'f', kLost = 'l', kVerdict = 'v', kLeaves = 'q';
@@ -174,7 +175,7 @@ std::optional<std::string> Watch::speech(const std::string& own) {
   std::lock_guard lock(mutex_);
   if (spoken_ || (verdict_ && speaker_ != options_.rank)) return std::nullopt;
   spoken_ = true;
-  return verdict_ && !verdict_->starts_with(failed_text(options_.rank)) ? *verdict_ : own;
+  return verdict_ && (own.empty() || !verdict_->starts_with(failed_text(options_.rank))) ? *verdict_ : own;
 }
 
 // Without rank 0, which would choose: the first that is left of each node.
@@ -315,6 +316,7 @@ bool Watch::is_done(Time now) {
 }
 
 void Watch::loop() {
+  Time last = steady_clock::now();
   for (;;) {
     std::vector<pollfd> sockets{{wake_.get(), POLLIN, 0}};
     for (const Peer& peer : peers_)
@@ -325,6 +327,9 @@ void Watch::loop() {
     uint64_t woken;
     static_cast<void>(!read(wake_.get(), &woken, sizeof woken));
     const Time now = steady_clock::now();
+    // This process itself was stopped, perhaps with all others: nobody's silence meanwhile means anything.
+    if (now - std::exchange(last, now) > kLate)
+      for (Peer& peer : peers_) peer.heard = now;
     for (size_t i = 0; i < peers_.size(); ++i) {
       Peer& peer = peers_[i];
       if (peer.closed || sockets[i + 1].revents == 0) continue;
