@@ -101,8 +101,8 @@ Report run(AttendFlags& flags) {
   AttentionOptions single = options;
   single.grid = Grid{};
   if (processes) processes->compare(facts_of(flags, options));
-  const auto local = processes ? nullptr : local_world(flags.shape.ranks);
-  World& world = processes ? *processes : *local;
+  const std::shared_ptr<World> shared = world_of(processes, flags.shape.ranks);
+  World& world = *shared;
   const bool first = world.first() == 0;
   report.nodes = world.nodes();
   report.comm = processes ? "gloo" : "local";

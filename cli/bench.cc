@@ -200,8 +200,8 @@ void run_agree(AgreeFlags& flags) {
   ProcessWorld* const processes = flags.comm.open();
   set_ranks(flags.ranks, *flags.ranks_option, processes);
   if (flags.rounds < 1) throw UserError("give 1 round or more");
-  const auto local = processes ? nullptr : local_world(flags.ranks);
-  World& world = processes ? *processes : *local;
+  const std::shared_ptr<World> shared = world_of(processes, flags.ranks);
+  World& world = *shared;
   std::vector<double> times;
   world.run(0, [&](const std::shared_ptr<Group>& group) {
     for (int round = -10; round < flags.rounds; ++round) {

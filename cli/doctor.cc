@@ -1,7 +1,6 @@
 // startrail doctor: what this machine offers and what is missing.
 #include <ATen/Parallel.h>
 #include <torch/version.h>
-#include <unistd.h>
 #include <CLI/CLI.hpp>
 
 #include <iostream>
@@ -10,6 +9,7 @@
 #include "cli/command.h"
 #include "cli/world.h"
 #include "startrail/base/error.h"
+#include "startrail/base/system.h"
 #include "startrail/base/text.h"
 #include "startrail/base/threads.h"
 #include "startrail/run/hosts/net.h"
@@ -20,8 +20,7 @@ namespace {
 
 // Where other hosts' ranks would meet those of this one.
 nlohmann::json host_facts() {
-  char name[256] = {};
-  gethostname(name, sizeof name - 1);
+  const std::string name = host_name();
   std::string address;
   try {
     address = address_towards(name, 1);

@@ -9,8 +9,8 @@
 int main(int argc, char** argv) {
   // Blocks come and go with every step of a plan: memory that is given back to the system each time, as the C library
   // would, has to be cleared each time. With a process for each rank that costs up to a quarter of the time.
-  mallopt(M_MMAP_THRESHOLD, 64 << 20);
-  mallopt(M_TRIM_THRESHOLD, 512 << 20);
+  mallopt(M_MMAP_THRESHOLD, 1 << 30);
+  mallopt(M_TRIM_THRESHOLD, 1 << 30);
   const int code = startrail::cli::run({argv + 1, argv + argc}, std::cout, std::cerr);
   if (!startrail::cli::opened_world()) return code;
   // One of many processes. When something went wrong its connections may not come apart in order, nor need they.

@@ -14,6 +14,7 @@
 #include "cli/train_report.h"
 #include "cli/world.h"
 #include "startrail/base/error.h"
+#include "startrail/base/system.h"
 #include "startrail/train/loop/draw_pictures.h"
 #include "startrail/train/model/generate.h"
 
@@ -37,16 +38,10 @@ std::atomic<bool> trained = false;       // all is saved and said
 std::atomic<bool> alone = true;          // the ranks are threads of this process
 std::atomic<bool> speaks = true;
 
-double monotonic_seconds() {
-  timespec time{};
-  clock_gettime(CLOCK_MONOTONIC, &time);
-  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
-}
-
 void on_interrupt(int) {
   // Ctrl-C reaches a process from the terminal and from its launcher too.
   constexpr double kSameSeconds = 2;
-  const double now = monotonic_seconds();
+  const double now = clock_seconds(CLOCK_MONOTONIC);
   if (!alone && interrupts > 0 && now - interrupted_at < kSameSeconds) return;
   if (++interrupts > 1 || trained) _exit(130);
   interrupted_at = now;
@@ -57,7 +52,7 @@ void on_interrupt(int) {
 
 // A step and its checkpoint that do not end before the launcher kills: a reason to stop without.
 std::optional<std::string> out_of_time() {
-  if (interrupts == 0 || trained || monotonic_seconds() - interrupted_at < kKillSeconds) return std::nullopt;
+  if (interrupts == 0 || trained || clock_seconds(CLOCK_MONOTONIC) - interrupted_at < kKillSeconds) return std::nullopt;
   return cat("stopped without saving: the step and its checkpoint took longer than the ", kKillSeconds,
              " s before a launcher kills; the last complete checkpoint is whole, go on from it with --resume");
 }
@@ -127,8 +122,8 @@ void run(TrainFlags& flags) {
   flags.request.restarted = processes && processes->restarted();
   const TrainJob job = make_job(flags.request, processes);
   const TrainConfig& config = job.config;
-  const auto local = processes ? nullptr : local_world(static_cast<int>(config.parallel.ranks));
-  World& world = processes ? *processes : *local;
+  const std::shared_ptr<World> shared = world_of(processes, static_cast<int>(config.parallel.ranks));
+  World& world = *shared;
   if (processes) processes->set_timeout(std::chrono::seconds(config.parallel.timeout_s));
   world.compare(job_facts(job));
   const int threads = world.threads_each(static_cast<int>(config.parallel.threads));

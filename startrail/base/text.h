@@ -30,6 +30,12 @@ std::string join(const Container& values, std::string_view separator = ", ") {
   return out.str();
 }
 
+// "rank 3", "ranks 3, 5".
+template <class Container>
+std::string numbered(const std::string& one, const Container& values) {
+  return cat(one, values.size() == 1 ? " " : "s ", join(values));
+}
+
 // "a,b,,c" at ',' -> {"a", "b", "", "c"}; an empty text gives no parts.
 std::vector<std::string> split(std::string_view text, char separator);
 

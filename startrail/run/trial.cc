@@ -7,12 +7,12 @@
 #include <atomic>
 #include <chrono>
 #include <cmath>
-#include <ctime>
 #include <limits>
 #include <optional>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
 #include "startrail/base/error.h"
+#include "startrail/base/system.h"
 #include "startrail/base/threads.h"
 #include "startrail/run/comm/ranks.h"
 #include "startrail/run/memory.h"
@@ -22,12 +22,6 @@ namespace {
 
 double milliseconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
-}
-
-double process_seconds() {
-  timespec time{};
-  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
-  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
 }
 
 void add_times(RankReport& report, const Counts& counts) {
@@ -206,7 +200,7 @@ TrialRun run_trial(const Sample& sample, const AttentionOptions& options, World&
     };
 
     group->control().barrier();
-    const double processor_start = process_seconds();
+    const double processor_start = clock_seconds(CLOCK_PROCESS_CPUTIME_ID);
     const auto start = std::chrono::steady_clock::now();
     const at::Tensor out = attention(q, k, v, options, group);
     group->control().barrier();
@@ -218,7 +212,8 @@ TrialRun run_trial(const Sample& sample, const AttentionOptions& options, World&
     out.backward(dout);
     group->control().barrier();
     const double backward_ms = milliseconds_since(middle);
-    if (group->rank() == world.first()) report.processor_seconds = process_seconds() - processor_start;
+    if (group->rank() == world.first())
+      report.processor_seconds = clock_seconds(CLOCK_PROCESS_CPUTIME_ID) - processor_start;
     count(report.backward);
     report.peak_bytes = account->peak_bytes;
 

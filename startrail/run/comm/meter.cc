@@ -1,20 +1,9 @@
 #include "startrail/run/comm/meter.h"
 
-#include <ctime>
-
+#include "startrail/base/system.h"
 #include "startrail/plan/text.h"
 
 namespace startrail {
-namespace {
-
-double thread_seconds() {
-  timespec time{};
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
-  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
-}
-
-}  // namespace
-
 Volume Counts::sent() const {
   Volume volume;
   for (const auto& [key, count] : messages) volume[key.first] += count.sent_bytes;
@@ -34,9 +23,9 @@ void Meter::sent(Traffic kind, int peer, int64_t bytes) {
 }
 
 void Meter::timed(Op op, const TraceLabel* label, const std::function<void()>& body) {
-  const double start = thread_seconds(), start_us = trace_ ? trace_->now_us() : 0;
+  const double start = clock_seconds(CLOCK_THREAD_CPUTIME_ID), start_us = trace_ ? trace_->now_us() : 0;
   body();
-  counts_.busy_seconds[op] += thread_seconds() - start;
+  counts_.busy_seconds[op] += clock_seconds(CLOCK_THREAD_CPUTIME_ID) - start;
   if (trace_) trace_->add({to_text(op), start_us, trace_->now_us(), label ? *label : TraceLabel{}});
 }
 

@@ -58,6 +58,11 @@ std::unique_ptr<World> local_world(int ranks) {
   return std::make_unique<Threads>(ranks);
 }
 
+std::shared_ptr<World> world_of(World* processes, int ranks) {
+  if (processes) return {processes, [](World*) {}};
+  return local_world(ranks);
+}
+
 void run_ranks(int ranks, int threads, const World::Body& body) {
   if (threads < 1) throw UserError(cat(threads, " threads cannot run: give 1 or more"));
   local_world(ranks)->run(threads, body);

@@ -1,8 +1,11 @@
-// How many ranks of this process may compute at once, so that many ranks share few cores without crowding them; and the
-// way to stop those that compute or wait for their turn.
+// How many of the ranks that share some cores may compute at once, so that many share few without crowding them; and
+// the way to stop those that compute or wait for their turn. The ranks are threads of this process, or processes that
+// share the semaphore.
 #pragma once
 
-#include <condition_variable>
+#include <semaphore.h>
+
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -13,21 +16,34 @@ namespace startrail {
 
 class ComputeSlots {
  public:
-  explicit ComputeSlots(int slots) : free_(slots) {}
+  // Of this process alone.
+  explicit ComputeSlots(int slots) : ComputeSlots(std::shared_ptr<sem_t>(new sem_t, destroy), slots) {
+    sem_init(semaphore_.get(), /*pshared=*/0, static_cast<unsigned>(slots));
+  }
+  // Of all processes that have this semaphore, where it stands at `slots`.
+  ComputeSlots(std::shared_ptr<sem_t> semaphore, int slots) : semaphore_(std::move(semaphore)), slots_(slots) {}
 
   // Waits for a free slot; ClusterError once aborted.
   void acquire() {
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return free_ > 0 || error_; });
-    if (error_) throw ClusterError(*error_);
-    --free_;
-  }
-  void release() {
     {
       std::lock_guard lock(mutex_);
-      ++free_;
+      if (error_) throw ClusterError(*error_);
+      ++waiting_;
     }
-    changed_.notify_one();
+    while (sem_wait(semaphore_.get()) != 0) {  // a signal came between
+    }
+    std::unique_lock lock(mutex_);
+    --waiting_;
+    if (!error_) return;
+    lock.unlock();
+    release();
+    throw ClusterError(*error_);
+  }
+  void release() { sem_post(semaphore_.get()); }
+  // Waits for those who have to stop computing; for one of all who share the slots.
+  void resize(int slots) {
+    for (; slots_ > slots; --slots_) acquire();
+    for (; slots_ < slots; ++slots_) release();
   }
   // ClusterError once aborted; asked between tiles.
   void check() {
@@ -35,17 +51,22 @@ class ComputeSlots {
     if (error_) throw ClusterError(*error_);
   }
   void abort(const std::string& reason) {
-    {
-      std::lock_guard lock(mutex_);
-      if (!error_) error_ = reason;
-    }
-    changed_.notify_all();
+    std::lock_guard lock(mutex_);
+    if (error_) return;
+    error_ = reason;
+    for (int i = 0; i < waiting_; ++i) release();  // nobody may be left to do so
   }
 
  private:
+  static void destroy(sem_t* semaphore) {
+    sem_destroy(semaphore);
+    delete semaphore;
+  }
+
+  std::shared_ptr<sem_t> semaphore_;
+  int slots_;
   std::mutex mutex_;
-  std::condition_variable changed_;
-  int free_;
+  int waiting_ = 0;  // ranks of this process
   std::optional<std::string> error_;
 };
 

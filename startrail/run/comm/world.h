@@ -47,5 +47,7 @@ class World {
 
 // All ranks as threads of this process. With more ranks than threads that many compute at a time.
 std::unique_ptr<World> local_world(int ranks);
+// The world of processes that a job was started with, which stays the caller's; null: a local one.
+std::shared_ptr<World> world_of(World* processes, int ranks);
 
 }  // namespace startrail

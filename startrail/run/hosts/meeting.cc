@@ -2,7 +2,6 @@
 
 #include <sched.h>
 #include <sys/random.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <fstream>
@@ -14,6 +13,7 @@
 #include <utility>
 
 #include "startrail/base/error.h"
+#include "startrail/base/system.h"
 #include "startrail/run/comm/reason.h"
 
 namespace startrail {
@@ -31,12 +31,6 @@ std::string random_word() {
   uint64_t bits[2];
   if (getrandom(bits, sizeof bits, 0) != sizeof bits) throw ClusterError("the system gives no random numbers");
   return hex_text(bits[0]) + hex_text(bits[1]);
-}
-
-std::string host_name() {
-  char name[256] = {};
-  gethostname(name, sizeof name - 1);
-  return name;
 }
 
 milliseconds left_until(Time until) {
@@ -94,7 +88,7 @@ class Host {
         const std::string text = store_->get_to_str(join_key(*rank));
         const json join = json::parse(text);
         if (const std::string theirs = join.at("word"); answered[*rank] != theirs) {
-          store_->set(cat("startrail/answer/", theirs), word);
+          put(*store_, cat("startrail/answer/", theirs), word);
           answered[*rank] = theirs;
         }
         if (!store_->check({cat("startrail/", word, "/here/", *rank)})) {
@@ -106,8 +100,8 @@ class Host {
       }
       if (missing.empty()) break;
       if (steady_clock::now() > until_)
-        throw ClusterError(cat(missing.size() == 1 ? "rank " : "ranks ", join(missing), " of ", launched_.size,
-                               " did not come to ", launched_.address, ":", launched_.port, " in time"));
+        throw ClusterError(cat(numbered("rank", missing), " of ", launched_.size, " did not come to ",
+                               launched_.address, ":", launched_.port, " in time"));
       std::this_thread::sleep_for(kLook);
     }
     return said;
@@ -155,15 +149,33 @@ ProcessInfo make_info(const Launched& launched) {
 
 void begin(c10d::Store& store) { store.set(kBegan, std::string("1")); }
 
+// In pieces, since a store takes only so much at once; their number comes last, under the key itself.
+void put(c10d::Store& store, const std::string& key, const std::string& text) {
+  constexpr size_t kPiece = 1 << 20;
+  size_t count = 0;
+  for (size_t at = 0; at < text.size(); at += kPiece) store.set(cat(key, "/", count++), text.substr(at, kPiece));
+  store.set(key, cat(count));
+}
+
 std::string wait_for_key(c10d::Store& store, const std::string& key, const std::function<void()>& check) {
-  for (;;) {
-    try {
-      store.wait({key}, milliseconds(500));
-      return store.get_to_str(key);
-    } catch (const std::exception&) {  // not yet, or the store is gone
-      check();
-      std::this_thread::sleep_for(kLook);  // a store that is gone fails at once
+  try {
+    for (;;) {
+      try {
+        store.wait({key}, milliseconds(500));
+        break;
+      } catch (const c10::DistNetworkError&) {
+        throw;
+      } catch (const std::exception&) {  // not yet
+        check();
+      }
     }
+    std::string text;
+    const int64_t count = parse_int(store.get_to_str(key), key);
+    for (int64_t i = 0; i < count; ++i) text += store.get_to_str(cat(key, "/", i));
+    return text;
+  } catch (const c10::DistNetworkError& error) {
+    check();
+    throw ClusterError(cat("the place where the ranks meet is gone, with rank 0 or the launcher: ", reason_of(error)));
   }
 }
 
@@ -188,7 +200,7 @@ Meeting meet(const Launched& launched, const std::string& version, Time until) {
     const json all{
         {"said", said}, {"error", error}, {"restarted", store->check({kBegan})}, {"port", port_of(meeting.watch)}};
     roster = all.dump();
-    store->set(cat("startrail/", word, "/roster"), roster);
+    put(*store, cat("startrail/", word, "/roster"), roster);
     meeting.word = word;
   } else {
     store->set(join_key(launched.rank), join.dump());

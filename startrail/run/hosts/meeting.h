@@ -42,7 +42,10 @@ Meeting meet(const Launched& launched, const std::string& version, std::chrono::
 // Notes that the job works from now on, in case it is started again.
 void begin(c10d::Store& store);
 
-// Waits for a key. `check` is called now and then, and may throw.
+// A text of any length under a key.
+void put(c10d::Store& store, const std::string& key, const std::string& text);
+// Waits for what was put under a key. `check` is called now and then, and may throw; ClusterError when the store is
+// gone.
 std::string wait_for_key(c10d::Store& store, const std::string& key, const std::function<void()>& check);
 
 }  // namespace startrail

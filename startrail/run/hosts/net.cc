@@ -125,6 +125,7 @@ Socket connect_to(const std::string& address, int port, std::chrono::steady_cloc
 }
 
 Socket accept_from(const Socket& listening) {
+  fcntl(listening.get(), F_SETFL, fcntl(listening.get(), F_GETFL) | O_NONBLOCK);  // one may go again before it is taken
   return Socket(accept4(listening.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
 }
 

@@ -39,7 +39,7 @@ int port_of(const Socket& listening);
 // ClusterError when nobody answers until then.
 Socket connect_to(const std::string& address, int port, std::chrono::steady_clock::time_point until);
 
-// Waits, without blocking anyone else's sockets, for a connection that asks to come in.
+// A connection that waits to come in; closed when there is none. Never waits itself.
 Socket accept_from(const Socket& listening);
 
 // Frames: a length of four bytes, a kind of one, and a text.

@@ -14,6 +14,7 @@
 #include "startrail/run/comm/reason.h"
 #include "startrail/run/hosts/gloo.h"
 #include "startrail/run/hosts/meeting.h"
+#include "startrail/run/hosts/shared_page.h"
 #include "startrail/run/hosts/watch.h"
 
 namespace startrail {
@@ -66,8 +67,8 @@ class Differences {
 
   std::string text() const {
     if (ranks_.empty()) return "";
-    return cat(ranks_.size() == 1 ? "rank " : "ranks ", join(ranks_), ranks_.size() == 1 ? " differs" : " differ",
-               " from rank 0 in ", join(names_), ": ", example_, "; give every rank the same");
+    return cat(numbered("rank", ranks_), ranks_.size() == 1 ? " differs" : " differ", " from rank 0 in ", join(names_),
+               ": ", example_, "; give every rank the same");
   }
 
  private:
@@ -118,10 +119,7 @@ class Processes : public ProcessWorld {
     return launched_.rank > 0 && std::find(nodes_.begin(), nodes_.end(), own().node) - nodes_.begin() == launched_.rank;
   }
 
-  int ranks_here() const override {
-    return static_cast<int>(std::count_if(meeting_.processes.begin(), meeting_.processes.end(),
-                                          [&](const ProcessInfo& one) { return one.boot == own().boot; }));
-  }
+  int ranks_here() const override { return static_cast<int>(here().size()); }
 
   // A core is shared by those who may run on it: all ranks of the host, or the one it is bound to.
   int threads_each(int threads) const override {
@@ -129,8 +127,7 @@ class Processes : public ProcessWorld {
     double share = 0;
     for (int core : own().cores) {
       int sharers = 0;
-      for (const ProcessInfo& one : meeting_.processes)
-        sharers += one.boot == own().boot && std::binary_search(one.cores.begin(), one.cores.end(), core);
+      for (int rank : here()) sharers += std::ranges::binary_search(meeting_.processes[rank].cores, core);
       share += 1.0 / sharers;
     }
     return std::max(1, static_cast<int>(std::floor(share + 1e-9)));
@@ -139,6 +136,8 @@ class Processes : public ProcessWorld {
   void run(int threads, const Body& body) override {
     at::set_num_threads(threads_each(threads));
     try {
+      if (takes_turns_ && here()[0] == launched_.rank)
+        slots_->resize(threads > 0 ? threads : static_cast<int>(own().cores.size()));
       const auto group = std::make_shared<Group>(backend_, slots_);
       body(group);
       group->control().barrier();  // none ends while another needs it
@@ -154,10 +153,10 @@ class Processes : public ProcessWorld {
     if (launched_.rank == 0) {
       try {
         const std::string text = make();
-        meeting_.store->set(key, "=" + text);
+        put(*meeting_.store, key, "=" + text);
         return text;
       } catch (const std::exception& error) {
-        meeting_.store->set(key, "!" + reason_of(error));
+        put(*meeting_.store, key, "!" + reason_of(error));
         throw;
       }
     }
@@ -169,16 +168,16 @@ class Processes : public ProcessWorld {
   void compare(const std::map<std::string, std::string>& facts) override {
     if (size() == 1) return;
     const std::string round = cat("facts/", ++asked_);
-    meeting_.store->set(cat(round, "/", launched_.rank), json(facts).dump());
+    put(*meeting_.store, cat(round, "/", launched_.rank), json(facts).dump());
     std::string error;
     if (launched_.rank == 0) {
       Differences found;
       for (int rank = 1; rank < size(); ++rank)
         found.add(facts, json::parse(wait_for(cat(round, "/", rank))), rank, nodes_);
       error = found.text();
-      meeting_.store->set(cat(round, "/all"), "=" + error);
+      put(*meeting_.store, cat(round, "/all"), error);
     } else {
-      error = wait_for(cat(round, "/all")).substr(1);
+      error = wait_for(cat(round, "/all"));
     }
     if (!error.empty()) throw UserError(error);
   }
@@ -193,6 +192,13 @@ class Processes : public ProcessWorld {
 
  private:
   const ProcessInfo& own() const { return meeting_.processes[launched_.rank]; }
+  // The ranks of this host.
+  std::vector<int> here() const {
+    std::vector<int> ranks;
+    for (int rank = 0; rank < size(); ++rank)
+      if (meeting_.processes[rank].boot == own().boot) ranks.push_back(rank);
+    return ranks;
+  }
 
   void start_watch(steady_clock::time_point until) {
     WatchOptions options;
@@ -202,10 +208,14 @@ class Processes : public ProcessWorld {
     options.secret = meeting_.word;
     options.timeout = options_.timeout;
     options.on_verdict = [this](const std::string& verdict) {
-      slots_->abort(verdict);
       std::lock_guard lock(mutex_);
       verdict_ = verdict;
+      slots_->abort(verdict);
       if (gloo_) gloo_->abort(verdict);
+    };
+    options.claim = [this](int flag) {
+      std::lock_guard lock(mutex_);
+      return !page_ || page_->raise(flag);
     };
     if (options_.end) options.on_stuck = [this] { options_.end(watch_ ? watch_->speech("").value_or("") : ""); };
     watch_ = std::make_unique<Watch>(std::move(options), std::move(meeting_.watch), until);
@@ -231,14 +241,39 @@ class Processes : public ProcessWorld {
       gloo_ = std::move(gloo);
       if (verdict_) gloo_->abort(*verdict_);
     }
+    share_host();
     // Nobody closes his doors before all are connected.
-    meeting_.store->set(cat("connected/", launched_.rank), std::string("1"));
+    put(*meeting_.store, cat("connected/", launched_.rank), "");
     if (launched_.rank == 0) {
       for (int rank = 1; rank < size(); ++rank) wait_for(cat("connected/", rank));
-      meeting_.store->set("connected/all", std::string("1"));
+      put(*meeting_.store, "connected/all", "");
     } else {
       wait_for("connected/all");
     }
+    if (page_) page_->close_place();
+  }
+
+  // Processes that share cores take turns at computing, as threads do: all at once they would push each other out of
+  // the caches. Those that are bound to cores of their own need no turns.
+  void share_host() {
+    const std::vector<int> ranks = here();
+    if (ranks.size() == 1) return;
+    const std::string key = cat("page/", ranks[0]);
+    const auto slots = static_cast<int>(own().cores.size());
+    std::unique_ptr<SharedPage> page;
+    if (launched_.rank == ranks[0]) {
+      page = std::make_unique<SharedPage>(meeting_.word, slots, size());
+      put(*meeting_.store, key, page->place());
+    } else {
+      page = SharedPage::open(wait_for(key), meeting_.word);
+    }
+    const bool shared = std::ranges::all_of(ranks, [&](int r) { return meeting_.processes[r].cores == own().cores; });
+    std::lock_guard lock(mutex_);
+    page_ = std::move(page);
+    if (!page_ || !shared) return;
+    takes_turns_ = true;
+    slots_ = std::make_shared<ComputeSlots>(page_->turns(), slots);
+    if (verdict_) slots_->abort(*verdict_);
   }
 
   std::string wait_for(const std::string& key) {
@@ -250,9 +285,11 @@ class Processes : public ProcessWorld {
   Meeting meeting_;
   std::vector<std::string> nodes_;
   std::shared_ptr<ComputeSlots> slots_ = std::make_shared<ComputeSlots>(1);
+  bool takes_turns_ = false;
   int asked_ = 0;
   std::mutex mutex_;
   std::optional<std::string> verdict_;
+  std::unique_ptr<SharedPage> page_;
   std::unique_ptr<LocalWorld> alone_;
   std::unique_ptr<GlooWorld> gloo_;
   c10::intrusive_ptr<c10d::Backend> backend_;

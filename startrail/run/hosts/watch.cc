@@ -24,6 +24,7 @@ constexpr milliseconds kAfterEnd{100};
 // When two ranks lose each other, one of them mostly has ended, which its line tells soon.
 constexpr milliseconds kSuspicion{1000};
 constexpr milliseconds kFarewell{5000};
+constexpr int kAnyone = -1;          // for a verdict without rank 0, which would choose who says it
 constexpr milliseconds kLate{1000};  // of the loop, which waits for a beat at most
 
 // Kinds of frames.
@@ -70,7 +71,7 @@ void Watch::take_in(const Socket& listening, Time until) {
       for (int rank = 1; rank < options_.size; ++rank)
         if (std::none_of(peers_.begin(), peers_.end(), [&](const Peer& peer) { return peer.rank == rank; }))
           missing.push_back(rank);
-      throw ClusterError(cat(missing.size() == 1 ? "rank " : "ranks ", join(missing), " did not come to the meeting"));
+      throw ClusterError(cat(numbered("rank", missing), " did not come to the meeting"));
     }
     std::vector<pollfd> sockets{{listening.get(), POLLIN, 0}};
     for (const Line& line : unknown) sockets.push_back({line.descriptor(), POLLIN, 0});
@@ -173,16 +174,14 @@ std::optional<std::string> Watch::verdict() const {
 
 std::optional<std::string> Watch::speech(const std::string& own) {
   std::lock_guard lock(mutex_);
-  if (spoken_ || (verdict_ && speaker_ != options_.rank)) return std::nullopt;
+  if (spoken_ || (verdict_ && speaker_ != options_.rank && speaker_ != kAnyone)) return std::nullopt;
   spoken_ = true;
+  if (verdict_ && speaker_ == kAnyone && !options_.claim(first_of_node())) return std::nullopt;
   return verdict_ && (own.empty() || !verdict_->starts_with(failed_text(options_.rank))) ? *verdict_ : own;
 }
 
-// Without rank 0, which would choose: the first that is left of each node.
-int Watch::own_speaker() const {
-  for (int rank = 1; rank < options_.size; ++rank)
-    if (options_.nodes[rank] == options_.nodes[options_.rank]) return rank;
-  return options_.rank;
+int Watch::first_of_node() const {
+  return static_cast<int>(std::ranges::find(options_.nodes, options_.nodes[options_.rank]) - options_.nodes.begin());
 }
 
 void Watch::decide(const std::string& text, int speaker, bool tell) {
@@ -241,17 +240,14 @@ void Watch::obey_requests(Time now) {
 }
 
 void Watch::beat(Time now) {
+  std::string what;
   {
     std::lock_guard lock(mutex_);
     if (now - last_beat_ < kBeat && !doing_changed_) return;
     doing_changed_ = false;
-  }
-  last_beat_ = now;
-  std::string what;
-  {
-    std::lock_guard lock(mutex_);
     what = doing_;
   }
+  last_beat_ = now;
   for (Peer& peer : peers_)
     if (!peer.closed && !peer.line.has_more()) peer.line.send(kAlive, what);
 }
@@ -271,7 +267,7 @@ void Watch::judge_silence(Time now) {
     decide(
         cat(name(0), ", where the ranks meet, ", apart ? "cannot be reached from here: no" : "gave no",
             " sign of life for ", seconds_text(longest), at(silent[0]->doing), " (seen by ", name(options_.rank), ")"),
-        own_speaker(), false);
+        kAnyone, false);
     return;
   }
   std::vector<std::string> names;
@@ -287,7 +283,7 @@ void Watch::judge(Time now) {
     if (peer.closed && !peer.left && now - *peer.closed >= kAfterEnd) {
       const bool first = options_.rank == 0;
       decide(cat(name(peer.rank), " ended without a word", at(peer.doing), " (seen by ", name(options_.rank), ")"),
-             first ? 0 : own_speaker(), first);
+             first ? 0 : kAnyone, first);
       return;
     }
   judge_silence(now);

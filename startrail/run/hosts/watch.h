@@ -26,6 +26,9 @@ struct WatchOptions {
   // there `grace` later.
   std::function<void(const std::string& verdict)> on_verdict = {};
   std::function<void()> on_stuck = {};
+  // True for the first process of this host that asks for a number: of several that come to a verdict of their own, the
+  // first of each node says it.
+  std::function<bool(int number)> claim = [](int) { return true; };
   std::chrono::milliseconds grace{500};
 };
 
@@ -84,7 +87,7 @@ class Watch {
   std::chrono::milliseconds patience() const;
   std::string name(int rank) const;  // "rank 3 on host1"
   std::string at(const std::string& what) const { return what.empty() ? "" : ", in " + what; }
-  int own_speaker() const;
+  int first_of_node() const;
   void wake() const;
 
   WatchOptions options_;

@@ -1,10 +1,9 @@
 #include "startrail/train/data/listing.h"
 
-#include <unistd.h>
-
 #include <nlohmann/json.hpp>
 
 #include "startrail/base/error.h"
+#include "startrail/base/system.h"
 
 namespace startrail {
 
@@ -18,8 +17,7 @@ nlohmann::json unpack_list(const std::string& text) { return nlohmann::json::fro
 void check_listed(const std::filesystem::path& file, int64_t bytes, bool exactly) {
   std::error_code error;
   const auto there = static_cast<int64_t>(std::filesystem::file_size(file, error));
-  char host[256] = {};
-  gethostname(host, sizeof host - 1);
+  const std::string host = host_name();
   if (error)
     throw UserError(cat("the data is not the same on every host: on ", host, " ", file.string(), " cannot be read (",
                         error.message(), "); put it on a folder that all hosts share, or copy it to the same path"));

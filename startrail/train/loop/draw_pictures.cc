@@ -46,8 +46,8 @@ double drawing_work(const Drawing& drawing) {
 
 at::Tensor draw_pictures(const Drawing& drawing, const std::function<void(double)>& on_step, World* processes) {
   const auto model = load_dit(drawing.folder, drawing.type, drawing.which);
-  const auto local = processes ? nullptr : local_world(drawing.attention.grid.ranks());
-  World& world = processes ? *processes : *local;
+  const std::shared_ptr<World> shared = world_of(processes, drawing.attention.grid.ranks());
+  World& world = *shared;
   world.compare({{"model", config_text(*model, drawing.type)},
                  {"weights", weights_fingerprint(drawing.folder)},
                  {"grid", to_text(drawing.attention.grid)},

@@ -33,19 +33,17 @@ void warn_of_other_data(const EvaluateOptions& options, const std::string& path)
 class Ranks {
  public:
   Ranks(World* processes, const Sharing& sharing)
-      : local_(processes ? nullptr : local_world(std::max(1, sharing.ranks))),
-        world_(processes ? *processes : *local_),
+      : world_(world_of(processes, std::max(1, sharing.ranks))),
         listing_(listing_of(processes)),
         threads_(sharing.threads) {}
 
-  World& world() const { return world_; }
+  World& world() const { return *world_; }
   const Listing& listing() const { return listing_; }
-  void run(const World::Body& body) const { world_.run(threads_, body); }
-  bool has_first() const { return world_.first() == 0; }
+  void run(const World::Body& body) const { world_->run(threads_, body); }
+  bool has_first() const { return world_->first() == 0; }
 
  private:
-  std::unique_ptr<World> local_;
-  World& world_;
+  std::shared_ptr<World> world_;
   Listing listing_;
   int threads_;
 };

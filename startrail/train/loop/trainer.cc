@@ -3,8 +3,6 @@
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/autograd.h>
 
-#include <unistd.h>
-
 #include <chrono>
 #include <cmath>
 #include <fstream>
@@ -15,6 +13,7 @@
 
 #include "startrail/base/error.h"
 #include "startrail/base/file.h"
+#include "startrail/base/system.h"
 #include "startrail/base/trace.h"
 #include "startrail/run/comm/clocks.h"
 #include "startrail/run/memory.h"
@@ -58,10 +57,8 @@ void check_access(const fs::path& folder, Group& world) {
     write_text(own, word);
     fs::remove(own);
   } catch (const std::exception& error) {
-    char host[256] = {};
-    gethostname(host, sizeof host - 1);
-    problem = cat("rank ", world.rank(), " on ", host, " cannot use run.folder ", folder.string(), ": ", error.what(),
-                  "; it must be the same folder for all ranks, on a file system that their hosts share");
+    problem = cat("rank ", world.rank(), " on ", host_name(), " cannot use run.folder ", folder.string(), ": ",
+                  error.what(), "; it must be the same folder for all ranks, on a file system that their hosts share");
   }
   const auto problems = world.control().gather(problem);
   if (world.rank() == 0) fs::remove(mark);
