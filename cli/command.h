@@ -26,6 +26,7 @@ void add_launch(CLI::App& app);
 struct Exit {
   int code;
 };
+constexpr int kStopped = 75;  // asked to stop, all saved, and to be gone on with: EX_TEMPFAIL of sysexits.h
 
 // Nothing is printed from now on but what goes wrong: another process speaks.
 void be_silent();

@@ -3,6 +3,7 @@
 
 #include <iostream>
 
+#include "cli/command.h"
 #include "cli/run.h"
 #include "cli/world.h"
 
@@ -14,7 +15,7 @@ int main(int argc, char** argv) {
   const int code = startrail::cli::run({argv + 1, argv + argc}, std::cout, std::cerr);
   if (!startrail::cli::opened_world()) return code;
   // One of many processes. When something went wrong its connections may not come apart in order, nor need they.
-  if (code == 0) startrail::cli::close_world();
+  if (code == 0 || code == startrail::cli::kStopped) startrail::cli::close_world();
   std::cout.flush();
   std::cerr.flush();
   _exit(code);

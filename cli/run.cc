@@ -35,10 +35,12 @@ class Process {
     Process::err = &real_err_;
     sigaction(SIGINT, nullptr, &on_interrupt_);
     sigaction(SIGTERM, nullptr, &on_terminate_);
+    sigaction(SIGHUP, nullptr, &on_hangup_);
   }
   ~Process() {
     sigaction(SIGINT, &on_interrupt_, nullptr);
     sigaction(SIGTERM, &on_terminate_, nullptr);
+    sigaction(SIGHUP, &on_hangup_, nullptr);
     if (at::get_num_threads() != threads_) at::set_num_threads(threads_);
     std::cerr.rdbuf(err_);  // and no longer failed, if they had
     std::cout.rdbuf(out_);
@@ -53,7 +55,7 @@ class Process {
   std::streambuf *out_, *err_;
   std::ostream real_err_{nullptr};
   int threads_;
-  struct sigaction on_interrupt_, on_terminate_;
+  struct sigaction on_interrupt_, on_terminate_, on_hangup_;
 };
 
 // Of many processes the first that fails speaks; before they have met, rank 0 and the first of each host do.

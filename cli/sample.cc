@@ -134,8 +134,7 @@ void add_sample(CLI::App& app) {
       "Example: startrail sample --checkpoint runs/gpt --prompt '#include' --temperature 0.7\n"
       "         startrail sample --checkpoint runs/dit --classes 0,1 --count 8 --guidance 3 --out pictures.png");
   command->callback([flags, command, out, classes, count, steps, guidance, ranks, grid] {
-    const std::optional<Launched> launched = launched_by();
-    ProcessWorld* const processes = launched && launched->size > 1 ? flags->comm.open() : nullptr;
+    ProcessWorld* const processes = flags->comm.open();
     const auto find = [&] { return model_folder(flags->checkpoint).string(); };
     const fs::path folder = processes ? processes->once(find) : find();
     const bool dit = std::holds_alternative<DitConfig>(read_config(folder));
@@ -150,9 +149,9 @@ void add_sample(CLI::App& app) {
         throw UserError(cat(name, " is for a ", dit ? "GPT" : "DiT", ", but ", folder.string(), " holds a ",
                             dit ? "DiT" : "GPT", ": leave it out"));
     }
-    if (!dit && processes)
-      throw UserError(cat("a GPT writes its text on one rank, but ", launched->launcher, " started ", launched->size,
-                          " processes: start it without a launcher, or give --comm local"));
+    if (!dit && processes && processes->size() > 1)
+      throw UserError(cat("a GPT writes its text on one rank, but ", launched_by()->launcher, " started ",
+                          processes->size(), " processes: start it without a launcher, or give --comm local"));
     set_ranks(flags->ranks, *ranks, processes);
     dit ? draw_sample(*flags, folder, processes) : write_sample(*flags, folder);
   });

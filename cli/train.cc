@@ -37,6 +37,40 @@ std::atomic<double> interrupted_at = 0;  // seconds of the monotonic clock
 std::atomic<bool> trained = false;       // all is saved and said
 std::atomic<bool> alone = true;          // the ranks are threads of this process
 std::atomic<bool> speaks = true;
+std::atomic<int64_t> steps_done = 0;
+std::atomic<double> step_ended_at = 0, step_seconds = 0, save_seconds = 0;  // of the last of each; 0: none yet
+
+// A short text, put together without memory of its own, as handlers of signals must.
+class Note {
+ public:
+  Note& operator<<(const char* text) {
+    while (*text && size_ < sizeof text_) text_[size_++] = *text++;
+    return *this;
+  }
+  Note& operator<<(int64_t number) {
+    char digits[24];
+    char* at = digits + sizeof digits;
+    *--at = 0;
+    do *--at = static_cast<char>('0' + number % 10);
+    while (number /= 10);
+    return *this << at;
+  }
+  ~Note() { static_cast<void>(!write(STDERR_FILENO, text_, size_)); }
+
+ private:
+  char text_[256];
+  size_t size_ = 0;
+};
+
+// What will be finished, and about how long that takes.
+void say_stopping(double now) {
+  Note note;
+  note << "\nstopping: finishing step " << steps_done + 1;
+  const double left = std::max(0.0, step_seconds - (now - step_ended_at));
+  if (step_seconds > 0) note << " and saving it takes about " << static_cast<int64_t>(left + save_seconds + 1) << " s";
+  if (step_seconds == 0) note << " and saving it";
+  note << "; once more stops at once\n";
+}
 
 void on_interrupt(int) {
   // Ctrl-C reaches a process from the terminal and from its launcher too.
@@ -45,9 +79,7 @@ void on_interrupt(int) {
   if (!alone && interrupts > 0 && now - interrupted_at < kSameSeconds) return;
   if (++interrupts > 1 || trained) _exit(130);
   interrupted_at = now;
-  if (!speaks) return;
-  constexpr char kMessage[] = "\nstopping after this step, with a checkpoint; once more stops at once\n";
-  static_cast<void>(!write(STDERR_FILENO, kMessage, sizeof kMessage - 1));
+  if (speaks) say_stopping(now);
 }
 
 // A step and its checkpoint that do not end before the launcher kills: a reason to stop without.
@@ -57,9 +89,11 @@ std::optional<std::string> out_of_time() {
              " s before a launcher kills; the last complete checkpoint is whole, go on from it with --resume");
 }
 
-void watch_interrupts(ProcessWorld* processes) {
+void watch_interrupts(ProcessWorld* processes, int64_t first_step) {
   interrupts = 0;  // as in a new process, also in one that trained before
   trained = false;
+  steps_done = first_step;
+  step_seconds = save_seconds = 0;
   alone = !processes;
   speaks = !processes || processes->rank() == 0;
   if (processes) processes->set_give_up(out_of_time);
@@ -68,6 +102,9 @@ void watch_interrupts(ProcessWorld* processes) {
   action.sa_flags = SA_RESTART;
   sigaction(SIGINT, &action, nullptr);
   sigaction(SIGTERM, &action, nullptr);
+  struct sigaction hangup {};
+  sigaction(SIGHUP, nullptr, &hangup);
+  if (hangup.sa_handler != SIG_IGN) sigaction(SIGHUP, &action, nullptr);  // a terminal that is closed; not under nohup
 }
 
 // A few lines of the model's own, after the first line of the validation data.
@@ -144,12 +181,16 @@ void run(TrainFlags& flags) {
   }
   if (!flags.json) std::cout << std::endl;
 
-  watch_interrupts(processes);
+  watch_interrupts(processes, job.step);
   if (processes) processes->begin();
   Display display(5);
   Training training = make_training(job);
   training.profile = flags.profile;
   training.observer.on_step = [&](const StepReport& report) {
+    steps_done = report.step;
+    step_ended_at = clock_seconds(CLOCK_MONOTONIC);
+    step_seconds = report.seconds;
+    if (report.save_seconds > 0) save_seconds = report.save_seconds;
     if (!flags.json) display.show(report, job.source->skipped().size());
   };
   training.observer.stop = [] { return interrupts > 0; };
@@ -157,6 +198,7 @@ void run(TrainFlags& flags) {
   if (world.first() != 0) return;  // the others have done their part
   if (flags.json) {
     std::cout << to_json(result, *job.source).dump(2) << "\n";
+    if (result.stopped) throw Exit{kStopped};
     return;
   }
   display.finish();
@@ -169,8 +211,9 @@ void run(TrainFlags& flags) {
     print_text(job, job.tokens->data());
   else
     draw_samples(job);
-  if (result.stopped)
-    std::cout << "\ngo on with: " << program_invocation_name << " train --resume " << config.run.folder << "\n";
+  if (!result.stopped) return;
+  std::cout << "\ngo on with: " << program_invocation_name << " train --resume " << config.run.folder << "\n";
+  throw Exit{kStopped};
 }
 
 }  // namespace
@@ -199,7 +242,7 @@ void add_train(CLI::App& app) {
   command->footer(
       "Example: startrail train --set data.path=src --set parallel.ranks=8 --set parallel.grid=startrail:2\n"
       "         torchrun --nproc-per-node 8 --no-python startrail train --set data.path=src\n"
-      "Ctrl-C saves a checkpoint and stops; a second one stops at once.");
+      "Ctrl-C, SIGTERM and SIGHUP save a checkpoint and stop with exit code 75; a second one stops at once with 130.");
   command->callback([flags] { run(*flags); });
 }
 

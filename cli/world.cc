@@ -15,7 +15,7 @@ namespace {
 
 std::unique_ptr<ProcessWorld> world;
 
-std::optional<Launched> find() { return find_launched(process_environment, getppid()); }
+std::optional<Launched> find() { return find_launched(process_environment, launcher_of); }
 
 // The last resort of a process that cannot end otherwise; from any thread.
 void end_process(const std::string& message) {
@@ -24,6 +24,33 @@ void end_process(const std::string& message) {
     static_cast<void>(!write(STDERR_FILENO, line.data(), line.size()));
   }
   _exit(3);
+}
+
+std::string name_of(const CLI::App& command) {
+  const CLI::App* parent = command.get_parent();
+  return parent && parent->get_parent() ? cat(name_of(*parent), " ", command.get_name()) : command.get_name();
+}
+
+// What this process was told. Hosts may differ in how many threads they have, and in where a file lies that only says
+// how to set the rest.
+std::map<std::string, std::string> facts_of(const CLI::App& command) {
+  std::map<std::string, std::string> facts;
+  for (const CLI::Option* option : command.get_options()) {
+    const std::string name = option->get_name();
+    if (option->count() == 0 || name == "--threads") continue;
+    if (name == "config") {
+      facts[name] = "given";
+    } else if (name == "--set") {
+      for (const std::string& text : option->results()) {
+        const size_t equals = std::min(text.find('='), text.size());
+        const std::string key = text.substr(0, equals);
+        if (key != "parallel.threads") facts[key] = text.substr(std::min(equals + 1, text.size()));
+      }
+    } else {
+      facts[name] = join(option->results(), " ");
+    }
+  }
+  return facts;
 }
 
 void say_who(const Launched& launched) {
@@ -36,6 +63,7 @@ void say_who(const Launched& launched) {
 }  // namespace
 
 void CommFlags::add_to(CLI::App& command, bool timeout) {
+  command_ = &command;
   command
       .add_option("--comm", comm,
                   "Ranks as threads of this process (local), or one process each, started by torchrun, mpirun, srun or "
@@ -73,6 +101,8 @@ ProcessWorld* CommFlags::open() const {
     say_who(*launched);
   else
     be_silent();
+  world->compare({{"the command", name_of(*command_)}});
+  world->compare(facts_of(*command_));
   return world.get();
 }
 

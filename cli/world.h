@@ -22,8 +22,12 @@ struct CommFlags {
   void add_to(CLI::App& command, bool timeout = true);
 
   // The world of the processes that a launcher started, met and ready, of which only rank 0 prints from now on; null
-  // for local ranks. UserError for a --comm that is not known or not to be had.
+  // for local ranks. UserError for a --comm that is not known or not to be had, and for processes that were started
+  // with other commands or options than rank 0.
   ProcessWorld* open() const;
+
+ private:
+  const CLI::App* command_ = nullptr;
 };
 
 // As many ranks as processes: `ranks` becomes that. UserError when another number was given.

@@ -322,10 +322,11 @@ TEST_F(TrainCommand, SaysWhatIsWrong) {
   EXPECT_FALSE(has_checkpoint(run_folder()));
 }
 
-// A run of very many steps in the background.
-pid_t start(const std::string& config, const std::string& output) {
+// A run of very many steps in the background. `hangup` is what SIGHUP does to it, SIG_IGN as under nohup.
+pid_t start(const std::string& config, const std::string& output, sighandler_t hangup = SIG_DFL) {
   const pid_t child = fork();
   if (child != 0) return child;
+  signal(SIGHUP, hangup);
   const int out = open(output.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0644);
   dup2(out, STDOUT_FILENO);
   dup2(out, STDERR_FILENO);
@@ -340,22 +341,38 @@ void wait_for_steps(const fs::path& metrics) {
 }
 
 TEST_F(TrainCommand, SavesAndStopsWhenInterrupted) {
-  const pid_t child = start(folder_.path("config.toml"), folder_.path("output"));
+  for (const int asked : {SIGINT, SIGHUP}) {
+    fs::remove_all(run_folder());
+    const pid_t child = start(folder_.path("config.toml"), folder_.path("output"));
+    wait_for_steps(fs::path(run_folder()) / "metrics.jsonl");
+    kill(child, asked);
+    int status = 0;
+    waitpid(child, &status, 0);
+    ASSERT_TRUE(WIFEXITED(status)) << strsignal(asked);
+    EXPECT_EQ(WEXITSTATUS(status), 75);
+    std::ifstream output(folder_.path("output"));
+    const std::string text(std::istreambuf_iterator<char>(output), {});
+    for (const char* part :
+         {"stopping: finishing step ", " and saving it takes about ", " s; once more", "stopped at step", "--resume"})
+      EXPECT_NE(text.find(part), std::string::npos) << text;
+    const fs::path checkpoint = find_checkpoint(run_folder());
+    verify_checkpoint(checkpoint);
+    const int64_t step = read_state(checkpoint).step;
+    EXPECT_GT(step, 0);
+    expect_parts(run_command(cat("train --resume ", run_folder(), " --set train.steps=", step + 2)), 0, {"from step"});
+  }
+}
+
+TEST_F(TrainCommand, OutlivesItsTerminalUnderNohup) {
+  const pid_t child = start(folder_.path("config.toml"), folder_.path("output"), SIG_IGN);
   wait_for_steps(fs::path(run_folder()) / "metrics.jsonl");
-  kill(child, SIGINT);
+  kill(child, SIGHUP);
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  EXPECT_EQ(waitpid(child, nullptr, WNOHANG), 0);
+  kill(child, SIGTERM);
   int status = 0;
   waitpid(child, &status, 0);
-  ASSERT_TRUE(WIFEXITED(status));
-  EXPECT_EQ(WEXITSTATUS(status), 0);
-  std::ifstream output(folder_.path("output"));
-  const std::string text(std::istreambuf_iterator<char>(output), {});
-  for (const char* part : {"stopping after this step", "stopped at step", "--resume"})
-    EXPECT_NE(text.find(part), std::string::npos) << text;
-  const fs::path checkpoint = find_checkpoint(run_folder());
-  verify_checkpoint(checkpoint);
-  const int64_t step = read_state(checkpoint).step;
-  EXPECT_GT(step, 0);
-  expect_parts(run_command(cat("train --resume ", run_folder(), " --set train.steps=", step + 2)), 0, {"from step"});
+  EXPECT_EQ(WEXITSTATUS(status), 75);
 }
 
 TEST_F(TrainCommand, StopsAtOnceWhenInterruptedTwice) {

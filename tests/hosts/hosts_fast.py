@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Ranks as processes, as far as every change should be tried: exact as local ranks, trained to the same bits, ended well.
 usage: hosts_fast.py <build folder> [unittest's options]"""
+import contextlib
 import json
 import os
 import random
@@ -14,6 +15,16 @@ from hosts import STARTRAIL, WORKER, Folder, HostsTest, Job, launch, losses_of, 
 
 SEED = int(os.environ.get("STARTRAIL_SEED", random.randrange(1 << 30)))
 CASES = int(os.environ.get("STARTRAIL_CASES", 20))  # of each number of processes
+
+
+@contextlib.contextmanager
+def by_hand(commands, size=None):
+    """A job for each of the commands, as the ranks of one that has `size`, without a launcher."""
+    port = str(random.randrange(20000, 30000))
+    with contextlib.ExitStack() as stack:
+        yield [stack.enter_context(Job(command, RANK=str(rank), WORLD_SIZE=str(size or len(commands)), LOCAL_RANK=str(rank),
+                                       MASTER_ADDR="127.0.0.1", MASTER_PORT=port))
+               for rank, command in enumerate(commands)]
 
 
 class Exactness(HostsTest):
@@ -77,9 +88,24 @@ class Training(HostsTest):
         with Folder() as folder, Job(launch(2, *folder.train("run", "--set", "train.steps=100000"))) as job:
             self.assertTrue(job.wait_for("step 1/"), job.text())
             os.kill(job.process.pid, signal.SIGTERM)
-            self.assertEqual(job.wait(30), 0, job.text())
+            self.assertEqual(job.wait(30), 75, job.text())
+            self.assertRegex(job.text(), r"stopping: finishing step \d+ and saving it takes about \d+ s; once more stops")
             self.assertIn("stopped at step", job.text())
             self.assertTrue((folder.path / "run/checkpoints/latest").exists())
+
+    def test_stops_while_it_is_validated(self):
+        with Folder() as folder:
+            more = ["--set", "train.steps=100", "--set", "validate.every=3", "--set", "validate.windows=100000",
+                    "--set", "train.tokens=64"]
+            with Job(launch(2, *folder.train("run", *more))) as job:
+                metrics = folder.path / "run/metrics.jsonl"
+                while not metrics.exists() or len(metrics.read_text().splitlines()) < 3:
+                    self.assertIsNone(job.process.poll(), job.text())
+                    time.sleep(0.02)
+                os.kill(job.process.pid, signal.SIGTERM)
+                self.assertEqual(job.wait(30), 75, job.text())
+                self.assertIn("stopped at step 3 of 100", job.text())
+            self.assertTrue((folder.path / "run/checkpoints/step-00000003").exists())
 
 
 class Refusals(HostsTest):
@@ -106,11 +132,15 @@ class Refusals(HostsTest):
 
     def test_name_the_ranks_that_differ(self):
         with Folder() as folder:
-            # Rank 1 of two is told another length.
-            script = 'if [ "$RANK" = 1 ]; then exec "$@" --set train.seed=2; else exec "$@"; fi'
-            code, text = run(torchrun(2, "sh", "-c", script, "sh", STARTRAIL, *folder.train("run")))
-            self.assertNotEqual(code, 0)
-            self.assertEqual(text.count("rank 1 differs from rank 0 in train.seed: train.seed is 2 at rank 1"), 1, text)
+            train = [STARTRAIL, *folder.train("run")]
+            cases = [([*train, "--set", "train.seed=2"], "train.seed: train.seed is 2 at rank 1"),
+                     ([*train, "--profile", folder.path / "trace.json"], "--profile: --profile is "),
+                     ([STARTRAIL, "attend"], "the command: the command is attend at rank 1")]
+            for other, differs in cases:
+                with by_hand([train, other]) as jobs:
+                    self.assertEqual([job.wait(60) for job in jobs], [2, 2], jobs[0].text() + jobs[1].text())
+                    text = jobs[0].text() + jobs[1].text()
+                    self.assertEqual(text.count(f"rank 1 differs from rank 0 in {differs}"), 1, text)
             self.assertFalse((folder.path / "run").exists())
 
     def test_name_the_rank_that_cannot_use_the_run_folder(self):
@@ -133,6 +163,25 @@ class Refusals(HostsTest):
             code, text = run(launch(2, "evaluate", "--checkpoint", folder.path / "run", "--json"))
             self.assertEqual(code, 0, text)
             self.assertEqual(text.count('"loss"'), 1, text)
+
+
+class Meeting(HostsTest):
+    def test_behind_shells(self):
+        """mpirun may start scripts that start the ranks: the port is made of the launcher's number, this process's."""
+        command = ["sh", "-c", '"$@"; exit $?', "sh", STARTRAIL, "attend", "--tokens", 100, "--repeat", 1, "--grid", "ring"]
+        jobs = [Job(command, OMPI_COMM_WORLD_RANK=str(rank), OMPI_COMM_WORLD_SIZE="2", OMPI_COMM_WORLD_LOCAL_RANK=str(rank),
+                    OMPI_COMM_WORLD_LOCAL_SIZE="2") for rank in (0, 1)]
+        with jobs[0], jobs[1]:
+            for job in jobs:
+                self.assertEqual(job.wait(60), 0, job.text())
+            self.assertIn("2 ranks by Open MPI", jobs[0].text())
+
+    def test_without_rank_0_ends_at_once(self):
+        """Rank 2 never comes, and rank 0, which has the store, is killed while the others wait."""
+        with by_hand([[STARTRAIL, "attend"]] * 2, size=3) as jobs:
+            time.sleep(3)
+            os.kill(jobs[0].process.pid, signal.SIGKILL)
+            self.assertEqual(jobs[1].wait(10), 3, jobs[1].text())
 
 
 class Faults(HostsTest):
@@ -169,6 +218,18 @@ class Faults(HostsTest):
             for done in [pool.submit(*case) for case in cases]:
                 done.result()
 
+    def test_two_at_once_leave_one_verdict(self):
+        """Also when the two are those that would speak otherwise."""
+        with Folder() as folder:
+            more = ["--set", "train.steps=100000", "--set", "parallel.timeout_s=3"]
+            with Job(launch(4, *folder.train("run", *more))) as job:
+                self.assertTrue(job.wait_for("step 1/"), job.text())
+                ranks = job.ranks()
+                for rank in (0, 1):
+                    os.kill(ranks[rank], signal.SIGKILL)
+                self.assertIsNotNone(job.wait(30), job.text())
+                self.assertEqual(job.text().count("ended without a word"), 1, job.text())
+
     def test_a_pause_of_all_is_no_death(self):
         with Folder() as folder:
             settings = ["--set", "train.steps=100000", "--set", "parallel.timeout_s=2"]
@@ -181,7 +242,7 @@ class Faults(HostsTest):
                     time.sleep(3)
                 self.assertIsNone(job.process.poll(), job.text())
                 os.kill(job.process.pid, signal.SIGTERM)
-                self.assertEqual(job.wait(30), 0, job.text())
+                self.assertEqual(job.wait(30), 75, job.text())
 
     def test_restart_goes_on_by_itself(self):
         with Folder() as folder:

@@ -240,12 +240,14 @@ class Launchers(HostsTest):
         need("mpirun.openmpi", "openmpi-bin")
         options = ["--oversubscribe"] + (["--allow-run-as-root"] if ROOT else [])
         self.expect_attend(["mpirun.openmpi", *options, "-n", 4], "Open MPI", 4)
+        self.expect_attend(["mpirun.openmpi", *options, "-n", 2, "sh", "-c", '"$@"; exit $?', "sh"], "Open MPI", 2)
         self.expect_attend(["mpirun.openmpi", *options, "-n", 3, "-x", "MASTER_ADDR=127.0.0.1", "-x", "MASTER_PORT=29713"],
                            "Open MPI", 3)
 
     def test_mpich(self):
         need("mpirun.mpich", "mpich")
         self.expect_attend(["mpirun.mpich", "-n", 4], "MPICH", 4)
+        self.expect_attend(["mpirun.mpich", "-n", 2, "sh", "-c", '"$@"; exit $?', "sh"], "MPICH", 2)
         self.expect_attend(["mpirun.mpich", "-n", 3, "-genv", "MASTER_ADDR", "127.0.0.1", "-genv", "MASTER_PORT", "29714"],
                            "MPICH", 3)
 

@@ -35,7 +35,7 @@ std::string difference(const TrialRun& run, const TrialRun& local, const Attenti
 }
 
 int run(int cases, uint64_t seed) {
-  const auto launched = find_launched(process_environment, getppid());
+  const auto launched = find_launched(process_environment, launcher_of);
   if (!launched) throw UserError("start it with a launcher");
   const auto world = ProcessWorld::open(*launched, {.version = "worker"});
   RandomCases random(seed);

@@ -1,6 +1,10 @@
 #include "startrail/run/hosts/launched.h"
 
+#include <unistd.h>
+
+#include <cstdio>
 #include <cstdlib>
+#include <fstream>
 #include <vector>
 
 #include "startrail/base/error.h"
@@ -44,27 +48,31 @@ class Reader {
 };
 
 // Where mpirun's ranks meet when nobody said: only ranks of one host can know.
-void meet_by_parent(const Reader& reader, const char* local_size, const char* options, int parent, Launched& launched) {
+void meet_by_launcher(const Reader& reader, const char* local_size, const char* options, int launcher,
+                      Launched& launched) {
   const bool one_host = reader.has(local_size) && reader.number(local_size, 1, 1 << 20) == launched.size;
   if (!one_host)
     throw UserError(cat(launched.launcher, " started ", launched.size,
                         " ranks on several hosts and none knows where to meet", ": add the options ", options,
                         " with the address of rank 0's host and a free port there"));
   launched.address = "127.0.0.1";
-  launched.port = port_of(parent);
+  launched.port = port_of(launcher);
 }
 
-void find_address(const Reader& reader, int parent, Launched& launched) {
+using FindLauncher = std::function<int(const std::string& variable)>;
+
+void find_address(const Reader& reader, const FindLauncher& launcher, Launched& launched) {
   const bool named = reader.has("MASTER_ADDR") && reader.has("MASTER_PORT");
   if (named) {
     launched.address = reader.text("MASTER_ADDR");
     launched.port = reader.number("MASTER_PORT", 1, 65535);
     launched.served = reader.text("TORCHELASTIC_USE_AGENT_STORE") == "True";
   } else if (launched.launcher == "Open MPI") {
-    meet_by_parent(reader, "OMPI_COMM_WORLD_LOCAL_SIZE", "-x MASTER_ADDR=10.0.0.1 -x MASTER_PORT=29500", parent,
-                   launched);
+    meet_by_launcher(reader, "OMPI_COMM_WORLD_LOCAL_SIZE", "-x MASTER_ADDR=10.0.0.1 -x MASTER_PORT=29500",
+                     launcher("OMPI_COMM_WORLD_RANK"), launched);
   } else if (launched.launcher == "MPICH") {
-    meet_by_parent(reader, "MPI_LOCALNRANKS", "-genv MASTER_ADDR 10.0.0.1 -genv MASTER_PORT 29500", parent, launched);
+    meet_by_launcher(reader, "MPI_LOCALNRANKS", "-genv MASTER_ADDR 10.0.0.1 -genv MASTER_PORT 29500",
+                     launcher("PMI_RANK"), launched);
   } else if (launched.launcher == "srun") {
     launched.address = launched.size == 1 ? "127.0.0.1" : first_host(reader.text("SLURM_STEP_NODELIST"));
     const auto number = [&](const char* name) { return reader.has(name) ? reader.number(name, 0, 2147483647) : 0; };
@@ -99,7 +107,23 @@ std::string first_host(const std::string& list) {
   return host;
 }
 
-std::optional<Launched> find_launched(const Environment& environment, int parent) {
+int launcher_of(const std::string& variable) {
+  int process = getppid();
+  for (;;) {
+    std::ifstream file(cat("/proc/", process, "/environ"));
+    bool set = false;
+    for (std::string one; !set && std::getline(file, one, '\0');) set = one.starts_with(variable + "=");
+    if (!set) return process;
+    // "1234 (name) S 1200 ...", where the name may hold anything.
+    std::string stat;
+    std::getline(std::ifstream(cat("/proc/", process, "/stat")), stat);
+    int parent = 0;
+    if (std::sscanf(stat.c_str() + stat.rfind(')') + 1, " %*c %d", &parent) != 1 || parent < 1) return process;
+    process = parent;
+  }
+}
+
+std::optional<Launched> find_launched(const Environment& environment, const FindLauncher& launcher) {
   const Reader reader(environment);
   const Dialect* used = nullptr;
   Launched launched;
@@ -124,7 +148,7 @@ std::optional<Launched> find_launched(const Environment& environment, int parent
     if (reader.has("TORCHELASTIC_RUN_ID")) launched.launcher = "torchrun";
     if (reader.has("STARTRAIL_LAUNCH")) launched.launcher = "startrail launch";
   }
-  find_address(reader, parent, launched);
+  find_address(reader, launcher, launched);
   return launched;
 }
 

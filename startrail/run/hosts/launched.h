@@ -22,10 +22,15 @@ struct Launched {
 using Environment = std::function<std::string(const std::string&)>;
 std::string process_environment(const std::string& name);
 
-// Nothing when no launcher started this process. `parent` is the process that did: a port is made of its number where
-// mpirun gives none. UserError for variables that are no numbers, a rank outside of the job, and ranks on several hosts
+// The number of the launcher's process: the nearest above this one that was started without `variable`, which the
+// launcher sets. Shells between the two have it.
+int launcher_of(const std::string& variable);
+
+// Nothing when no launcher started this process. Where mpirun gives no port one is made of `launcher`, asked with a
+// variable's name. UserError for variables that are no numbers, a rank outside of the job, and ranks on several hosts
 // without an address.
-std::optional<Launched> find_launched(const Environment& environment, int parent);
+std::optional<Launched> find_launched(const Environment& environment,
+                                      const std::function<int(const std::string& variable)>& launcher);
 
 // The first name of a list as Slurm writes it: "n[01-04,7],m1" gives "n01".
 std::string first_host(const std::string& list);

@@ -11,12 +11,12 @@ namespace {
 
 using Variables = std::map<std::string, std::string>;
 
-std::optional<Launched> find(const Variables& variables, int parent = 1234) {
+std::optional<Launched> find(const Variables& variables, int launcher = 1234) {
   const Environment environment = [&](const std::string& name) {
     const auto found = variables.find(name);
     return found == variables.end() ? std::string() : found->second;
   };
-  return find_launched(environment, parent);
+  return find_launched(environment, [&](const std::string&) { return launcher; });
 }
 
 const Variables kTorchrun{{"RANK", "3"},

@@ -179,7 +179,11 @@ class Processes : public ProcessWorld {
     } else {
       error = wait_for(cat(round, "/all"));
     }
-    if (!error.empty()) throw UserError(error);
+    if (error.empty()) return;
+    // Rank 0 may have the store, which the others need until they know.
+    if (launched_.rank > 0) put(*meeting_.store, cat(round, "/known/", launched_.rank), "");
+    for (int rank = 1; launched_.rank == 0 && rank < size(); ++rank) wait_for(cat(round, "/known/", rank));
+    throw UserError(error);
   }
 
   void doing(const std::string& what) override { watch_->doing(what); }

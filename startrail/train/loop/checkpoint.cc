@@ -63,12 +63,20 @@ std::string state_text(const TrainingState& state, json files) {
   return json.dump(1) + "\n";
 }
 
+// Out of sight, to be removed: a folder half removed must not look complete.
+void move_aside(const fs::path& folder) {
+  fs::rename(folder, folder.parent_path() / cat(".", folder.filename().string(), ".old.partial"));
+}
+
 // Gives a finished folder its name in one step, also where a folder of that name is there already.
 void publish(const fs::path& partial, const fs::path& done) {
-  const unsigned flags = fs::exists(done) ? RENAME_EXCHANGE : RENAME_NOREPLACE;
-  if (renameat2(AT_FDCWD, partial.c_str(), AT_FDCWD, done.c_str(), flags) == 0) return;
-  if (flags == RENAME_EXCHANGE) throw ClusterError(cat(done.string(), " cannot be replaced: ", std::strerror(errno)));
-  fs::rename(partial, done);  // a file system without flags
+  if (fs::exists(done)) {
+    if (renameat2(AT_FDCWD, partial.c_str(), AT_FDCWD, done.c_str(), RENAME_EXCHANGE) == 0) return;
+    if (errno != EINVAL && errno != ENOSYS && errno != EOPNOTSUPP)
+      throw ClusterError(cat(done.string(), " cannot be replaced: ", std::strerror(errno)));
+    move_aside(done);  // a file system that cannot exchange, such as NFS: for a moment there is neither
+  }
+  fs::rename(partial, done);
 }
 
 // What an interrupted save or removal left.
@@ -93,8 +101,7 @@ void remove_old(const fs::path& run, int64_t now, int64_t keep) {
   const auto beyond = std::find_if(all.begin(), all.end(), [&](auto& path) { return step_of(path) > now; });
   const auto kept = keep > 0 ? beyond - std::min<std::ptrdiff_t>(keep, beyond - all.begin()) : all.begin();
   all.erase(kept, beyond);
-  for (const fs::path& path : all)  // out of sight first: a folder half removed must not look complete
-    fs::rename(path, path.parent_path() / cat(".", path.filename().string(), ".partial"));
+  for (const fs::path& path : all) move_aside(path);
   remove_partial(run / kCheckpointFolder);
 }
 

@@ -23,6 +23,7 @@ struct StepReport {
   Volume attention;                  // bytes sent for attention by the busiest rank
   int64_t weight_bytes = 0;          // bytes sent for gradients and weights by the busiest rank
   std::optional<double> validation;  // when it was measured after this step
+  double save_seconds = 0;           // when it was saved after this step
 };
 
 class Metrics {

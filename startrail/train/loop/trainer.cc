@@ -123,8 +123,10 @@ class RankTrainer {
       if (metrics_) metrics_->write(report);
       // A step that went wrong must not push out the checkpoints one can go back to; but an end is saved in any case.
       const bool due_now = due(config_.run.save_every) && bad_steps_ == 0;
-      if (training_.save && (due_now || last || result.stopped)) save();
-      if (!result.stopped && (due(config_.validate.every) || last)) report.validation = validation();
+      const bool saves = due_now || last || result.stopped;
+      if (saves) report.save_seconds = save();
+      if (!result.stopped && (due(config_.validate.every) || last)) report.validation = validation(result.stopped);
+      if (result.stopped && !saves) report.save_seconds = save();  // asked to stop while it was validated
       if (report.validation) result.validation = report.validation;
       if (report.validation && metrics_) metrics_->write(report.step, *report.validation);
       list_skipped();
@@ -223,12 +225,15 @@ class RankTrainer {
     return report;
   }
 
+  bool asked_to_stop() const {
+    return world_->rank() == training_.asks && training_.observer.stop && training_.observer.stop();
+  }
+
   // Loss over all ranks, and whether one of them was asked to stop.
   StepReport sum_up(double sum, double count, bool& stopped) {
-    const bool stop = world_->rank() == training_.asks && training_.observer.stop && training_.observer.stop();
     double total = 0;
     valid_tokens_ = 0;
-    const auto all = world_->control().gather(std::vector{sum, count, stop ? 1.0 : 0.0});
+    const auto all = world_->control().gather(std::vector{sum, count, asked_to_stop() ? 1.0 : 0.0});
     for (const auto& values : all) {
       total += values[0];
       valid_tokens_ += values[1];
@@ -267,13 +272,21 @@ class RankTrainer {
                           " (loss ", report.loss, ")", kAdvice));
   }
 
-  std::optional<double> validation() {
+  std::optional<double> validation(bool& stopped) {
     if (training_.source->validation_count() == 0) return std::nullopt;
     doing(cat("validation after step ", state_.step));
-    return validate(*model_, *training_.source, attention_, *world_, group_, 0).loss;
+    std::function<bool()> stop;
+    if (training_.observer.stop) stop = [this] { return asked_to_stop(); };
+    const Validation found = validate(*model_, *training_.source, attention_, *world_, group_, 0, stop);
+    // The last step is done and saved: there is nothing to go on with.
+    stopped = found.stopped && state_.step < config_.train.steps;
+    return found.loss;
   }
 
-  void save() {
+  // The seconds it took.
+  double save() {
+    if (!training_.save) return 0;
+    const double start = now();
     doing(cat("saving after step ", state_.step));
     const at::Tensor& mine = optimizer_.weights();
     const bool finite = mine.numel() == 0 || std::isfinite(mine.abs().max().item<float>());
@@ -283,6 +296,7 @@ class RankTrainer {
     save_checkpoint(config_.run.folder, state_, *model_, optimizer_, *world_, config_.run.keep);
     if (world_->rank() == 0 && training_.observer.on_checkpoint)
       training_.observer.on_checkpoint(find_checkpoint(config_.run.folder));
+    return now() - start;
   }
 
   const Training& training_;

@@ -3,17 +3,30 @@
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 
+#include <algorithm>
+
 namespace startrail {
 
 Validation validate(const Model& model, const Source& source, const AttentionOptions& options, Group& world,
-                    const std::shared_ptr<Group>& group, int64_t buckets) {
+                    const std::shared_ptr<Group>& group, int64_t buckets, const std::function<bool()>& stop) {
   const at::NoGradGuard no_grad;
   const int groups = world.size() / group->size(), mine = world.rank() / group->size();
   // Sums and counts: of all, then of each bucket.
   at::Tensor sums = at::zeros({buckets + 1}, at::kDouble), counts = at::zeros({buckets + 1}, at::kDouble);
-  for (int64_t i = mine; i < source.validation_count(); i += groups) {
+  const auto stops = [&] {
+    if (!stop) return false;
+    const std::vector<double> all = world.control().gather(stop() ? 1.0 : 0.0);
+    return std::ranges::count(all, 0.0) < world.size();
+  };
+  // As many rounds for every group, since all are asked.
+  bool more = true;
+  for (int64_t round = 0; round * groups < source.validation_count(); ++round) {
+    if (stops()) return {.loss = {}, .by_position = {}, .stopped = true};
+    const int64_t i = round * groups + mine;
+    if (!more || i >= source.validation_count()) continue;
     const std::optional<Example> example = source.validation(i, options.order, *group);
-    if (!example) break;
+    more = example.has_value();
+    if (!more) continue;
     const Sequence sequence = make_sequence(*example, options, group, false);
     const Loss loss = model.loss(*example, sequence);
     sums[0] += loss.sum;

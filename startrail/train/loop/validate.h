@@ -1,6 +1,7 @@
 // The loss of a model on held-out examples, by any grid of ranks: used while training and by evaluate.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -14,9 +15,11 @@ namespace startrail {
 struct Validation {
   std::optional<double> loss;  // nothing when there was nothing to predict
   std::vector<double> by_position;
+  bool stopped = false;  // before it was done: there is no loss then
 };
-// Called by all ranks of `world`; `group` is the part of it that shares a sequence.
+// Called by all ranks of `world`; `group` is the part of it that shares a sequence. When `stop` is there all have one;
+// it is asked before each example, and true on one rank ends it.
 Validation validate(const Model& model, const Source& source, const AttentionOptions& options, Group& world,
-                    const std::shared_ptr<Group>& group, int64_t buckets);
+                    const std::shared_ptr<Group>& group, int64_t buckets, const std::function<bool()>& stop = {});
 
 }  // namespace startrail
