@@ -88,6 +88,7 @@ std::string Proof::check(const Split& split) {
   AttentionOptions options;
   options.grid = split.grid;
   options.order = split.order;
+  options.listed = split.listed;
   options.backward = split.direction;
   options.tokens = sequence_.tokens;
   options.mask = sequence_.mask;
@@ -126,12 +127,32 @@ WholeSequence RandomCases::sequence(int64_t longest) {
 }
 
 std::optional<Split> RandomCases::split(int ranks, const WholeSequence& sequence) {
-  Split split{pick(every_grid(ranks)), pick(std::vector<Order>{Order::contiguous, Order::zigzag, Order::striped}),
+  Split split{pick(every_grid(ranks)),
+              pick(std::vector<Order>{Order::contiguous, Order::zigzag, Order::striped, Order::listed}),
+              {},
               pick(std::vector<Direction>{Direction::keys, Direction::queries}),
               pick(std::vector<at::ScalarType>{at::kFloat, at::kBFloat16})};
   if (!heads_fit(split.grid.heads, sequence.heads, sequence.key_heads)) return std::nullopt;
   std::shuffle(split.grid.order.begin(), split.grid.order.end(), random_);
+  if (split.order == Order::listed) split.listed = lists(ranks, sequence.tokens);
   return split;
+}
+
+// Short and long pieces, dealt out at random, so that some ranks may get nothing; and some of every second token.
+PieceLists RandomCases::lists(int ranks, int64_t tokens) {
+  auto all = std::make_shared<std::vector<Pieces>>(ranks);
+  const auto any = [&]() -> Pieces& { return (*all)[random_() % all->size()]; };
+  for (int64_t first = 0; first < tokens;) {
+    const int64_t count = std::min<int64_t>(tokens - first, 1 + static_cast<int64_t>(random_() % (tokens / ranks + 1)));
+    if (random_() % 4 == 0 && count > 3) {
+      any().push_back({first, (count + 1) / 2, 2});
+      any().push_back({first + 1, count / 2, 2});
+    } else {
+      any().push_back({first, count});
+    }
+    first += count;
+  }
+  return all;
 }
 
 void expect_every_pair(const std::vector<int64_t>& lengths) {

@@ -24,6 +24,7 @@ struct WholeSequence {
 struct Split {
   Grid grid;
   Order order = Order::zigzag;
+  PieceLists listed = {};
   Direction direction = Direction::keys;
   at::ScalarType type = at::kFloat;
 };
@@ -64,6 +65,8 @@ class RandomCases {
   std::optional<Split> split(int ranks, const WholeSequence& sequence);
 
  private:
+  PieceLists lists(int ranks, int64_t tokens);
+
   std::mt19937_64 random_;
 };
 

@@ -20,8 +20,10 @@ TEST(Exactness, HoldsOnOtherRankCounts) {
                  .seed = static_cast<uint64_t>(ranks)});
     for (size_t s = 0; s < 6; ++s) {
       const Grid grid = grids.next(ranks, ranks / 2);
-      EXPECT_EQ(proof.check({grid, static_cast<Order>(s % 3), s % 2 ? Direction::queries : Direction::keys,
-                             s / 2 % 2 ? at::kBFloat16 : at::kFloat}),
+      EXPECT_EQ(proof.check({.grid = grid,
+                             .order = static_cast<Order>(s % 3),
+                             .direction = s % 2 ? Direction::queries : Direction::keys,
+                             .type = s / 2 % 2 ? at::kBFloat16 : at::kFloat}),
                 "");
     }
   }

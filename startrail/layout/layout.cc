@@ -26,9 +26,8 @@ Piece zigzag_piece(int64_t tokens, int64_t chunks, int64_t index) {
   return {index * base + before, base + (is_longer ? 1 : 0), 1};
 }
 
-// The chunk as one or two pieces; either may be empty.
+// The chunk as one or two pieces, unless it is listed; either may be empty.
 std::array<Piece, 2> halves(const Layout& layout, int chunk) {
-  STARTRAIL_CHECK(chunk >= 0 && chunk < layout.chunks, "chunk ", chunk, " of ", layout.chunks);
   const int64_t chunks = layout.chunks;
   switch (layout.order) {
     case Order::contiguous:
@@ -39,6 +38,8 @@ std::array<Piece, 2> halves(const Layout& layout, int chunk) {
       const int64_t count = (layout.tokens - chunk + chunks - 1) / chunks;
       return {Piece{chunk, count, count == 1 ? 1 : chunks}};
     }
+    case Order::listed:
+      break;
   }
   throw InternalError("unknown order");
 }
@@ -53,14 +54,60 @@ void append_piece(Pieces& pieces, const Piece& piece) {
     pieces.push_back(piece);
 }
 
+PieceLists list_lengths(const std::vector<int64_t>& lengths) {
+  auto lists = std::make_shared<std::vector<Pieces>>();
+  int64_t first = 0;
+  for (int64_t length : lengths) {
+    if (length < 0) throw UserError(cat("a rank cannot hold ", length, " tokens: give 0 or more for each"));
+    lists->push_back({{first, length}});
+    first += length;
+  }
+  return lists;
+}
+
+namespace {
+
+void check_lists(const Layout& layout) {
+  if (!layout.listed || static_cast<int>(layout.listed->size()) != layout.chunks)
+    throw UserError(cat("layout listed has pieces for ", layout.listed ? layout.listed->size() : 0, " ranks, not for ",
+                        layout.chunks, ": give the pieces of each rank"));
+  std::vector<bool> held(static_cast<size_t>(layout.tokens));
+  int64_t count = 0;
+  for (size_t rank = 0; rank < layout.listed->size(); ++rank)
+    for (const Piece& piece : (*layout.listed)[rank]) {
+      if (piece.count < 0 || piece.stride < 1 ||
+          (piece.count > 0 && (piece.first < 0 || piece.first >= layout.tokens || piece.count > layout.tokens ||
+                               piece.last() >= layout.tokens)))
+        throw UserError(cat("rank ", rank, "'s piece of ", piece.count, " tokens from ", piece.first, " on, every ",
+                            piece.stride, ", is not of a sequence of ", layout.tokens));
+      for (int64_t i = 0; i < piece.count; ++i) {
+        if (held[static_cast<size_t>(piece.at(i))])
+          throw UserError(cat("token ", piece.at(i), " is listed twice, the second time on rank ", rank,
+                              ": each must be on one rank"));
+        held[static_cast<size_t>(piece.at(i))] = true;
+      }
+      count += piece.count;
+    }
+  if (count != layout.tokens)
+    throw UserError(cat("token ", std::ranges::find(held, false) - held.begin(), " of ", layout.tokens,
+                        " is on no rank: each must be on one"));
+}
+
+}  // namespace
+
 void check_layout(const Layout& layout) {
   if (layout.tokens < 1) throw UserError(cat(layout.tokens, " tokens cannot be split: give 1 or more"));
   if (layout.chunks < 1) throw UserError(cat(layout.chunks, " ranks cannot hold tokens: give 1 or more"));
+  if (layout.order == Order::listed) check_lists(layout);
 }
 
 Pieces chunk_pieces(const Layout& layout, int chunk) {
+  STARTRAIL_CHECK(chunk >= 0 && chunk < layout.chunks, "chunk ", chunk, " of ", layout.chunks);
   Pieces pieces;
-  for (const Piece& piece : halves(layout, chunk)) append_piece(pieces, piece);
+  if (layout.order == Order::listed)
+    for (const Piece& piece : layout.listed->at(static_cast<size_t>(chunk))) append_piece(pieces, piece);
+  else
+    for (const Piece& piece : halves(layout, chunk)) append_piece(pieces, piece);
   return pieces;
 }
 
@@ -73,7 +120,7 @@ Pieces chunk_pieces(const Layout& layout, const std::vector<int>& chunks) {
 
 int64_t chunk_tokens(const Layout& layout, int chunk) {
   int64_t tokens = 0;
-  for (const Piece& piece : halves(layout, chunk)) tokens += piece.count;
+  for (const Piece& piece : chunk_pieces(layout, chunk)) tokens += piece.count;
   return tokens;
 }
 
@@ -91,6 +138,8 @@ std::string to_text(Order order) {
       return "zigzag";
     case Order::striped:
       return "striped";
+    case Order::listed:
+      return "listed";
   }
   throw InternalError("unknown order");
 }

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -31,15 +32,23 @@ enum class Order {
   contiguous,  // chunk r is the r-th part
   zigzag,      // chunk r holds pieces r and 2P-1-r of 2P, so that causal work is even
   striped,     // chunk r holds tokens r, r + P, r + 2P, ...
+  listed,      // chunk r holds what a list says
 };
+
+// The pieces of each chunk.
+using PieceLists = std::shared_ptr<const std::vector<Pieces>>;
 
 struct Layout {
   Order order = Order::contiguous;
   int64_t tokens = 0;
   int chunks = 1;
+  PieceLists listed = {};  // for Order::listed
 };
 
-// Refuses zero tokens and zero chunks.
+// Chunks of these lengths, one after the other, as a list.
+PieceLists list_lengths(const std::vector<int64_t>& lengths);
+
+// Refuses zero tokens and zero chunks, and lists that do not hold every token once.
 void check_layout(const Layout& layout);
 
 // The pieces of a chunk in the order its rank holds them; none is empty, neighbours are joined.
@@ -55,6 +64,6 @@ int64_t chunk_tokens(const Layout& layout, const std::vector<int>& chunks);
 void append_piece(Pieces& pieces, const Piece& piece);
 
 std::string to_text(Order order);
-Order parse_order(std::string_view text);  // UserError names the valid ones
+Order parse_order(std::string_view text);  // of those that need no list; UserError names them
 
 }  // namespace startrail

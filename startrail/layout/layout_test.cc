@@ -121,6 +121,44 @@ TEST(Layout, RefusesNothingToSplit) {
   EXPECT_THROW(chunk_tokens({Order::zigzag, 8, 2}, -1), InternalError);
 }
 
+TEST(Layout, ListsHoldEveryTokenOnce) {
+  const auto listed = [](std::vector<Pieces> lists, int64_t tokens = 6) {
+    const int chunks = static_cast<int>(lists.size());
+    return Layout{Order::listed, tokens, chunks, std::make_shared<const std::vector<Pieces>>(std::move(lists))};
+  };
+  const Layout layout = listed({{{4, 1}, {5, 1}, {0, 0}}, {}, {{0, 2, 2}, {1, 2, 2}}});
+  EXPECT_NO_THROW(check_layout(layout));
+  EXPECT_EQ(chunk_pieces(layout, 0), (Pieces{{4, 2}}));
+  EXPECT_EQ(chunk_tokens(layout, 1), 0);
+  EXPECT_EQ(chunk_pieces(layout, {2, 0}), (Pieces{{0, 2, 2}, {1, 2, 2}, {4, 2}}));
+
+  EXPECT_EQ(error_of([&] {
+              check_layout(listed({{{0, 3}}, {{3, 2}}}));
+            }),
+            "token 5 of 6 is on no rank: each must be on one");
+  EXPECT_EQ(error_of([&] {
+              check_layout(listed({{{0, 4}}, {{3, 3}}}));
+            }),
+            "token 3 is listed twice, the second time on rank 1: each must be on one rank");
+  EXPECT_EQ(error_of([&] {
+              check_layout(listed({{{0, 4}}, {{4, 3}}}));
+            }),
+            "rank 1's piece of 3 tokens from 4 on, every 1, is not of a sequence of 6");
+  EXPECT_EQ(error_of([&] {
+              check_layout(listed({{{-1, 7}}}));
+            }),
+            "rank 0's piece of 7 tokens from -1 on, every 1, is not of a sequence of 6");
+  EXPECT_EQ(error_of([] {
+              check_layout({Order::listed, 6, 2});
+            }),
+            "layout listed has pieces for 0 ranks, not for 2: give the pieces of each rank");
+
+  const Layout lengths{Order::listed, 6, 3, list_lengths({1, 0, 5})};
+  EXPECT_NO_THROW(check_layout(lengths));
+  EXPECT_EQ(chunk_pieces(lengths, 2), (Pieces{{1, 5}}));
+  EXPECT_EQ(error_of([] { list_lengths({3, -1}); }), "a rank cannot hold -1 tokens: give 0 or more for each");
+}
+
 TEST(Layout, OrderReadsBack) {
   for (Order order : kOrders) EXPECT_EQ(parse_order(to_text(order)), order);
   EXPECT_EQ(error_of([] { parse_order("zig"); }),

@@ -75,8 +75,17 @@ class Keeper {
       for (const Ingredient& ingredient : arrival.ingredients)
         if (ingredient.receive < 0) coming_[id].push_back(rows_held(ingredient.part));
     }
-    if (scratch_ && !action.adds.empty()) make(scratch_(steps_[step]));
+    if (scratch_ && !action.adds.empty()) call_kernel(action);
     for (int buffer : action.frees) buffers_[buffer].reset();
+  }
+
+  int64_t tokens_of(const Part& part, const Run& run) const { return form_of(Part{part.buffer, {run}}).tokens; }
+
+  void call_kernel(const Action& action) {
+    const Part &queries = action.reads[0], &keys = action.reads[1];
+    for (const auto& [query_run, result] : paired(queries.runs, action.adds[0].runs))
+      for (const auto& [key_run, other] : paired(keys.runs, action.adds.size() > 1 ? action.adds[1].runs : keys.runs))
+        make(scratch_(tokens_of(queries, query_run), tokens_of(keys, key_run)));
   }
 
   // Chunks that lie together are a view of their buffer, others are put together.

@@ -11,7 +11,7 @@
 namespace startrail {
 
 // Bytes that a kernel makes for itself while it does an attend step.
-using Scratch = std::function<int64_t(const Step& attend)>;
+using Scratch = std::function<int64_t(int64_t queries, int64_t keys)>;
 
 // The most bytes of blocks that `rank` holds at once, its own inputs included; with `scratch` the kernel's own bytes
 // too, where they fall. Play (play.h) says when a buffer is made and freed and when a send is over. A sent block is

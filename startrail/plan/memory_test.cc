@@ -118,7 +118,7 @@ TEST(PeakBytes, IsLessWithNarrowMessages) {
 
 TEST(PeakBytes, CountsScratchWhereItFalls) {
   const Problem problem = make_problem(8, 16, 2);
-  const Scratch some = [](const Step&) { return int64_t{2 * 10 * 16 * 64}; };
+  const Scratch some = [](int64_t, int64_t) { return int64_t{2 * 10 * 16 * 64}; };
   EXPECT_DOUBLE_EQ(peak({.ring = 8}, Pass::backward_keys, problem, some),
                    peak({.ring = 8}, Pass::backward_keys, problem) + 1);
   // A merge that holds more than the attend before it hides it.

@@ -452,4 +452,18 @@ std::string place_text(const Steps& steps, int rank, size_t index) {
   return cat("plan is wrong at rank ", rank, ", ", place, ": ");
 }
 
+std::vector<std::pair<Run, Run>> paired(const std::vector<Run>& a, const std::vector<Run>& b) {
+  std::vector<std::pair<Run, Run>> pairs;
+  Run left = a.at(0), right = b.at(0);
+  for (size_t i = 0, j = 0; i < a.size();) {
+    const int count = std::min(left.count, right.count);
+    pairs.push_back({{left.first, count}, {right.first, count}});
+    left = {left.first + count, left.count - count};
+    right = {right.first + count, right.count - count};
+    if (left.count == 0 && ++i < a.size()) left = a[i];
+    if (right.count == 0 && ++j < b.size()) right = b[j];
+  }
+  return pairs;
+}
+
 }  // namespace startrail

@@ -25,6 +25,9 @@ struct Run {
   bool operator==(const Run&) const = default;
 };
 
+// Two lists of runs of the same chunks, cut where either is.
+std::vector<std::pair<Run, Run>> paired(const std::vector<Run>& a, const std::vector<Run>& b);
+
 // Some chunks of a buffer, in the order in which a step names them.
 struct Part {
   int buffer = -1;

@@ -16,17 +16,12 @@ namespace {
 at::Tensor tokens_first(const at::Tensor& t) { return t.permute({2, 0, 1, 3}).unsqueeze(1).contiguous(); }
 at::Tensor tokens_third(const at::Tensor& t, int64_t plane) { return t.select(1, plane).permute({1, 2, 0, 3}); }
 
-Layout query_layout(const AttentionOptions& options, int ranks) { return {options.order, options.tokens, ranks}; }
-Layout key_layout(const AttentionOptions& options, int ranks) {
-  return {options.order, options.key_tokens > 0 ? options.key_tokens : options.tokens, ranks};
-}
-
 void check_group(const AttentionOptions& options, const Group& group) {
   if (options.grid.ranks() != group.size())
     throw UserError(cat("grid ", to_text(options.grid), " is for ", options.grid.ranks(), " ranks, but the group has ",
                         group.size(), ": they must be equal"));
-  check_layout(query_layout(options, group.size()));
-  check_layout(key_layout(options, group.size()));
+  check_layout(query_layout(options));
+  check_layout(key_layout(options));
 }
 
 void check_partial(const AttentionOptions& options, at::ScalarType type) {
@@ -59,8 +54,8 @@ void check_inputs(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                           to_text(layout.order), " of ", layout.tokens, " tokens over ", group.size(),
                           " ranks gives it ", own));
   };
-  check_tokens("q", q, query_layout(options, group.size()));
-  check_tokens("k", k, key_layout(options, group.size()));
+  check_tokens("q", q, query_layout(options));
+  check_tokens("k", k, key_layout(options));
 }
 
 // For q as a block has it.
@@ -126,6 +121,14 @@ Direction parse_direction(std::string_view text) {
   throw UserError(cat("backward '", text, "' is not known; valid: auto, keys, queries"));
 }
 
+Layout query_layout(const AttentionOptions& options) {
+  return {options.order, options.tokens, options.grid.ranks(), options.listed};
+}
+Layout key_layout(const AttentionOptions& options) {
+  return {options.order, options.key_tokens > 0 ? options.key_tokens : options.tokens, options.grid.ranks(),
+          options.key_listed ? options.key_listed : options.listed};
+}
+
 at::Tensor places_of(const Layout& layout, int rank) {
   std::vector<at::Tensor> places{at::empty({0}, at::kLong)};
   for (const Piece& piece : chunk_pieces(layout, rank))
@@ -141,7 +144,7 @@ Problem make_problem(const AttentionOptions& options, int64_t batch, int heads, 
                        .dim = dim,
                        .element_bytes = static_cast<int>(c10::elementSize(type)),
                        .partial_bytes = static_cast<int>(c10::elementSize(options.partial))},
-                      query_layout(options, options.grid.ranks()), key_layout(options, options.grid.ranks()));
+                      query_layout(options), key_layout(options));
 }
 
 Pass backward_pass(const AttentionOptions& options, const Problem& problem) {
@@ -205,7 +208,7 @@ std::array<at::Tensor, 3> attention_backward(const at::Tensor& dout, const Saved
   check_group(options, *group);
   const at::NoGradGuard no_grad;
   const int rank = group->rank(), slices = options.grid.heads;
-  const int64_t heads = saved.q.size(3) * slices, own = chunk_tokens(query_layout(options, group->size()), rank);
+  const int64_t heads = saved.q.size(3) * slices, own = chunk_tokens(query_layout(options), rank);
   if (dout.sizes() != at::IntArrayRef({saved.q.size(2), heads, own, saved.q.size(4)}))
     throw UserError(cat("dout ", dout.sizes(), " does not fit: give [", saved.q.size(2), ", ", heads, ", ", own, ", ",
                         saved.q.size(4), "], like out"));

@@ -25,6 +25,7 @@ struct AttentionOptions {
   int64_t tokens = 0;               // of the whole sequence
   int64_t key_tokens = 0;           // 0: as many as tokens
   Order order = Order::contiguous;  // which of them each rank holds: chunk_pieces(Layout, rank)
+  PieceLists listed, key_listed;    // for Order::listed; keys as queries when theirs are not given
   Mask mask;
   double scale = 0;                           // 0: 1 / sqrt(dim)
   Direction backward = Direction::automatic;  // automatic: the one that sends fewer bytes
@@ -40,6 +41,10 @@ struct AttentionOptions {
 // Differentiable once. The result is a view of tokens-first memory: clone it before changing it in place.
 at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const AttentionOptions& options,
                      const std::shared_ptr<Group>& group);
+
+// Which tokens each rank holds by these options.
+Layout query_layout(const AttentionOptions& options);
+Layout key_layout(const AttentionOptions& options);
 
 // Where a rank's tokens are in the sequence, in the order it holds them: [own tokens] int64.
 at::Tensor places_of(const Layout& layout, int rank);

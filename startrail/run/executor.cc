@@ -35,21 +35,6 @@ int tag_of(const Message& message, size_t tensor) {
   return (static_cast<int>(message.kind) * 8 + static_cast<int>(message.block.data)) * 8 + static_cast<int>(tensor);
 }
 
-// Two lists of runs of the same chunks, cut where either is.
-std::vector<std::pair<Run, Run>> paired(const std::vector<Run>& a, const std::vector<Run>& b) {
-  std::vector<std::pair<Run, Run>> pairs;
-  Run left = a.at(0), right = b.at(0);
-  for (size_t i = 0, j = 0; i < a.size();) {
-    const int count = std::min(left.count, right.count);
-    pairs.push_back({{left.first, count}, {right.first, count}});
-    left = {left.first + count, left.count - count};
-    right = {right.first + count, right.count - count};
-    if (left.count == 0 && ++i < a.size()) left = a[i];
-    if (right.count == 0 && ++j < b.size()) right = b[j];
-  }
-  return pairs;
-}
-
 // What a step works on: its text without the operation's name.
 std::string subject_of(const Step& step) { return to_text(step).substr(to_text(step.op).size() + 1); }
 

@@ -257,14 +257,9 @@ TEST(FreePlan, HoldsAtMostWhatItsMemoryIsSaidToBe) {
       const int rank = group->rank();
       ExecutorOptions options = make_options(plan, at::kFloat, {});
       options.kernel = &choose_kernel("flash", at::kFloat, at::kCPU, kDim);
-      const Scratch scratch = [&](const Step& step) {
-        const Problem& p = options.problem;
-        return options.kernel->scratch_bytes({.heads = kHeads,
-                                              .key_heads = kKeyHeads,
-                                              .queries = p.queries.tokens(step.in.chunks),
-                                              .keys = p.keys.tokens(step.with.chunks),
-                                              .dim = kDim},
-                                             1);
+      const Scratch scratch = [&](int64_t queries, int64_t keys) {
+        return options.kernel->scratch_bytes(
+            {.heads = kHeads, .key_heads = kKeyHeads, .queries = queries, .keys = keys, .dim = kDim}, 1);
       };
       const auto account = std::make_shared<MemoryAccount>();
       {

@@ -178,7 +178,7 @@ Answer pytorch_answer(const Sample& sample, const Mask& mask, double scale) {
 TrialRun run_trial(const Sample& sample, const AttentionOptions& options, World& world, int threads) {
   const int ranks = options.grid.ranks();
   STARTRAIL_CHECK(ranks == world.size(), ranks, " ranks in the grid, ", world.size(), " in the world");
-  const Layout queries{options.order, sample.q.size(2), ranks}, keys{options.order, sample.k.size(2), ranks};
+  const Layout queries = query_layout(options), keys = key_layout(options);
   TrialRun run;
   world.run(threads, [&](const std::shared_ptr<Group>& group) {
     const auto account = std::make_shared<MemoryAccount>();

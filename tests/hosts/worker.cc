@@ -47,6 +47,7 @@ int run(int cases, uint64_t seed) {
     AttentionOptions options;
     options.grid = split->grid;
     options.order = split->order;
+    options.listed = split->listed;
     options.backward = split->direction;
     options.tokens = sequence.tokens;
     options.mask = sequence.mask;

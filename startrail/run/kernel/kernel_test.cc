@@ -83,6 +83,10 @@ void expect_scratch(const Kernel& kernel, double least) {
 
 TEST(AtenKernel, NeedsTheScratchItStates) { expect_scratch(cpu::aten_kernel(), 0.8); }
 TEST(FlashKernel, NeedsTheScratchItStates) { expect_scratch(cpu::flash_kernel(), 0.8); }
+TEST(FlashKernel, NeedsNoneForNothing) {
+  EXPECT_EQ(cpu::flash_kernel().scratch_bytes({1, 4, 2, 0, 8, 64, 4, false}, 2), 0);
+  EXPECT_EQ(cpu::flash_kernel().scratch_bytes({1, 4, 2, 8, 0, 64, 4, true}, 2), 0);
+}
 
 TEST(Kernel, IsChosenByNameTypeAndDevice) {
   EXPECT_EQ(choose_kernel("auto", at::kFloat, at::kCPU, 64).name(), cpu::level_names().size() > 1 ? "flash" : "aten");

@@ -122,6 +122,7 @@ class FlashKernel : public Kernel {
     return device.is_cpu() && dim <= kLargestDim && (type == at::kFloat || type == at::kBFloat16);
   }
   int64_t scratch_bytes(const CallSize& size, int threads) const override {
+    if (size.queries == 0 || size.keys == 0) return 0;
     const int64_t group = size.heads / size.key_heads;
     const int64_t block = size.backward ? backward_block(size) : forward_block(level_, size, threads);
     const int64_t tasks =
