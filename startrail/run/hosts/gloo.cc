@@ -11,7 +11,8 @@
 namespace startrail {
 namespace {
 
-// Longer than any job, and small enough to be added to a clock.
+// Longer than any job, and small enough to be added to a clock. Given with every wait: without it the time for
+// connecting would count, which the group's own setTimeout does not change once it is connected.
 constexpr std::chrono::hours kNever{24 * 365 * 10};
 
 }  // namespace
@@ -52,7 +53,7 @@ class GlooWork : public c10d::Work {
     }
     std::optional<std::string> broken;
     try {
-      if (!inner_->wait(kNoTimeout)) broken = "it was ended";
+      if (!inner_->wait(kNever)) broken = "it was ended";
     } catch (const std::exception& error) {
       broken = reason_of(error);
     }
@@ -120,7 +121,6 @@ GlooWorld::GlooWorld(c10::intrusive_ptr<c10d::Store> store, const GlooOptions& o
   } catch (const std::exception& error) {
     throw ClusterError(cat("the ranks cannot connect to each other from ", options.address, ": ", reason_of(error)));
   }
-  state_->group->setTimeout(kNever);
   state_->on_broken = options.on_broken;
 }
 

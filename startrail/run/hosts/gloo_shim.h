@@ -19,7 +19,7 @@ namespace gloo {
 
 class Context {
  public:
-  void setTimeout(std::chrono::milliseconds timeout);  // libtorch_cpu exports it
+  void setTimeout(std::chrono::milliseconds timeout);  // libtorch_cpu exports it; c10d's header names it
 };
 
 namespace transport {
