@@ -70,8 +70,7 @@ std::vector<std::string> command_of(const LaunchFlags& flags, int rank) {
   std::vector<std::string> words;
   for (const std::string& word : split(prefix, ' '))
     if (!word.empty()) words.push_back(word);
-  words.push_back("/proc/self/exe");
-  if (!prefix.empty()) words.back() = std::filesystem::read_symlink("/proc/self/exe").string();
+  words.push_back(std::filesystem::read_symlink("/proc/self/exe").string());
   words.insert(words.end(), flags.command.begin(), flags.command.end());
   return words;
 }
@@ -85,6 +84,7 @@ class Launch {
     sigprocmask(SIG_BLOCK, &signals, &before_);
     signals_ = signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK);
     const int port = flags.port > 0 ? flags.port : free_port(flags.address);
+    raise_file_limit();  // labels need two files of each
     for (int rank = 0; rank < flags.processes; ++rank) start(rank, port);
   }
 
@@ -107,7 +107,7 @@ class Launch {
       while (poll_once(output.from) && output.pass()) {
       }
     sigprocmask(SIG_SETMASK, &before_, nullptr);
-    if (failed_at_) say_ends();
+    if (failed_at_ && code_ != kStopped) say_ends();
     return code_;
   }
 
@@ -152,7 +152,7 @@ class Launch {
                                                              {"LOCAL_WORLD_SIZE", cat(flags_.processes)},
                                                              {"MASTER_ADDR", flags_.address},
                                                              {"MASTER_PORT", cat(port)},
-                                                             {"STARTRAIL_LAUNCH", "1"}};
+                                                             {"STARTRAIL_LAUNCH", cat(parent, ".", port)}};
     for (const auto& [name, value] : variables) setenv(name, value.c_str(), 1);
     unsetenv("TORCHELASTIC_USE_AGENT_STORE");  // of a torchrun around this
     execvp(arguments[0], arguments.data());

@@ -59,18 +59,20 @@ class Process {
 };
 
 // Of many processes the first that fails speaks; before they have met, rank 0 and the first of each host do.
-std::optional<std::string> speech(const std::string& message) {
+std::optional<std::string> speech(const std::string& message, bool of_user) {
   if (ProcessWorld* world = opened_world()) {
-    world->fail(message);
+    world->fail(message, of_user);
     return world->speech(message);
   }
   const auto launched = launched_by();
   return launched && !launched->speaks ? std::nullopt : std::optional(message);
 }
 
+// The code is that of the rank that failed first.
 int fail(int code, const std::string& message) {
-  if (const auto text = speech(message)) *Process::err << "startrail: " << *text << "\n" << std::flush;
-  return code;
+  if (const auto text = speech(message, code == 2)) *Process::err << "startrail: " << *text << "\n" << std::flush;
+  const ProcessWorld* world = opened_world();
+  return code == 3 && world && world->is_of_user() ? 2 : code;
 }
 
 }  // namespace

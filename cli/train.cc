@@ -37,7 +37,7 @@ std::atomic<double> interrupted_at = 0;  // seconds of the monotonic clock
 std::atomic<bool> trained = false;       // all is saved and said
 std::atomic<bool> alone = true;          // the ranks are threads of this process
 std::atomic<bool> speaks = true;
-std::atomic<int64_t> steps_done = 0;
+std::atomic<int64_t> first_step = 0, steps_done = 0;
 std::atomic<double> step_ended_at = 0, step_seconds = 0, save_seconds = 0;  // of the last of each; 0: none yet
 
 // A short text, put together without memory of its own, as handlers of signals must.
@@ -69,7 +69,7 @@ void say_stopping(double now) {
   const double left = std::max(0.0, step_seconds - (now - step_ended_at));
   if (step_seconds > 0) note << " and saving it takes about " << static_cast<int64_t>(left + save_seconds + 1) << " s";
   if (step_seconds == 0) note << " and saving it";
-  note << "; once more stops at once\n";
+  note << (alone ? "; once more stops at once\n" : "; once more, 2 s from now or later, stops at once\n");
 }
 
 void on_interrupt(int) {
@@ -86,13 +86,15 @@ void on_interrupt(int) {
 std::optional<std::string> out_of_time() {
   if (interrupts == 0 || trained || clock_seconds(CLOCK_MONOTONIC) - interrupted_at < kKillSeconds) return std::nullopt;
   return cat("stopped without saving: the step and its checkpoint took longer than the ", kKillSeconds,
-             " s before a launcher kills; the last complete checkpoint is whole, go on from it with --resume");
+             " s before a launcher kills; ",
+             save_seconds > 0 || first_step > 0 ? "the last complete checkpoint is whole, go on from it with --resume"
+                                                : "there was no checkpoint yet, see run.save_every");
 }
 
-void watch_interrupts(ProcessWorld* processes, int64_t first_step) {
+void watch_interrupts(ProcessWorld* processes, int64_t from_step) {
   interrupts = 0;  // as in a new process, also in one that trained before
   trained = false;
-  steps_done = first_step;
+  steps_done = first_step = from_step;
   step_seconds = save_seconds = 0;
   alone = !processes;
   speaks = !processes || processes->rank() == 0;
@@ -207,9 +209,9 @@ void run(TrainFlags& flags) {
   if (!flags.profile.empty()) std::cout << "  trace             " << flags.profile << " (open it in ui.perfetto.dev)\n";
   std::cout << std::flush;  // what is drawn now may take a while, and need not be waited for
   trained = true;
-  if (job.tokens)
+  if (job.tokens && !result.stopped)
     print_text(job, job.tokens->data());
-  else
+  else if (!job.tokens)
     draw_samples(job);
   if (!result.stopped) return;
   std::cout << "\ngo on with: " << program_invocation_name << " train --resume " << config.run.folder << "\n";

@@ -53,11 +53,15 @@ std::map<std::string, std::string> facts_of(const CLI::App& command) {
   return facts;
 }
 
+void say_note(const Launched& launched) {
+  if (!launched.note.empty()) std::cerr << "startrail: note: " << launched.note << "\n";
+}
+
 void say_who(const Launched& launched) {
   const std::set<std::string> nodes(world->nodes().begin(), world->nodes().end());
   std::cerr << "startrail: " << plural(launched.size, "rank") << " by " << launched.launcher << ", over Gloo, on "
             << plural(static_cast<int64_t>(nodes.size()), "node") << " (" << join(nodes) << ")\n";
-  if (!launched.note.empty()) std::cerr << "startrail: note: " << launched.note << "\n";
+  say_note(launched);
 }
 
 }  // namespace
@@ -88,7 +92,10 @@ ProcessWorld* CommFlags::open() const {
         "launch");
   if (!launched) return nullptr;
   // A shell in a step of one task, say: ranks are threads there.
-  if (comm == "auto" && launched->size == 1 && !launched->served) return nullptr;
+  if (comm == "auto" && launched->size == 1 && !launched->served) {
+    say_note(*launched);
+    return nullptr;
+  }
   // libtorch's sockets warn of names that nobody needs.
   setenv("TORCH_CPP_LOG_LEVEL", "ERROR", /*overwrite=*/0);
   c10::initLogging();

@@ -89,7 +89,7 @@ class Training(HostsTest):
             self.assertTrue(job.wait_for("step 1/"), job.text())
             os.kill(job.process.pid, signal.SIGTERM)
             self.assertEqual(job.wait(30), 75, job.text())
-            self.assertRegex(job.text(), r"stopping: finishing step \d+ and saving it takes about \d+ s; once more stops")
+            self.assertRegex(job.text(), r"stopping: finishing step \d+ and saving it takes about \d+ s; once more, 2 s")
             self.assertIn("stopped at step", job.text())
             self.assertTrue((folder.path / "run/checkpoints/latest").exists())
 

@@ -41,6 +41,8 @@ class Reader {
     if (value < least || value > most) throw UserError(cat(name, " ", value, " must be ", least, " to ", most));
     return static_cast<int>(value);
   }
+  // Of jobs and steps: any number, of which some have a meaning of their own.
+  int64_t id(const std::string& name) const { return has(name) ? parse_int(text(name), name) : 0; }
   bool speaks(const Dialect& dialect) const { return has(dialect.rank) && has(dialect.size); }
 
  private:
@@ -63,8 +65,14 @@ using FindLauncher = std::function<int(const std::string& variable)>;
 
 void find_address(const Reader& reader, const FindLauncher& launcher, Launched& launched) {
   const bool named = reader.has("MASTER_ADDR") && reader.has("MASTER_PORT");
+  if (reader.has("MASTER_ADDR") != reader.has("MASTER_PORT"))
+    throw UserError(cat("MASTER_ADDR and MASTER_PORT go together, but only ",
+                        reader.has("MASTER_ADDR") ? "MASTER_ADDR" : "MASTER_PORT", " is set: set both or none"));
   if (named) {
     launched.address = reader.text("MASTER_ADDR");
+    if (launched.address == "0.0.0.0" || launched.address == "::")
+      throw UserError(cat("MASTER_ADDR ", launched.address, " means every address of a host: give the one of rank 0's ",
+                          "host that the others reach"));
     launched.port = reader.number("MASTER_PORT", 1, 65535);
     launched.served = reader.text("TORCHELASTIC_USE_AGENT_STORE") == "True";
   } else if (launched.launcher == "Open MPI") {
@@ -73,12 +81,11 @@ void find_address(const Reader& reader, const FindLauncher& launcher, Launched& 
   } else if (launched.launcher == "MPICH") {
     meet_by_launcher(reader, "MPI_LOCALNRANKS", "-genv MASTER_ADDR 10.0.0.1 -genv MASTER_PORT 29500",
                      launcher("PMI_RANK"), launched);
-  } else if (launched.launcher == "srun") {
-    launched.address = launched.size == 1 ? "127.0.0.1" : first_host(reader.text("SLURM_STEP_NODELIST"));
-    const auto number = [&](const char* name) { return reader.has(name) ? reader.number(name, 0, 2147483647) : 0; };
-    launched.port = port_of(int64_t{number("SLURM_JOB_ID")} * 97 + number("SLURM_STEP_ID"));
   } else if (launched.size == 1) {
     launched.address = "127.0.0.1";
+  } else if (launched.launcher == "srun") {
+    launched.address = first_host(reader.text("SLURM_STEP_NODELIST"));
+    launched.port = port_of(reader.id("SLURM_JOB_ID") * 97 + reader.id("SLURM_STEP_ID"));
   } else {
     throw UserError(cat("RANK and WORLD_SIZE are set without MASTER_ADDR and MASTER_PORT: set them to where rank 0 ",
                         "listens, start with torchrun or startrail launch, or give --comm local"));
@@ -136,8 +143,7 @@ std::optional<Launched> find_launched(const Environment& environment, const Find
       launched.rank = rank;
       launched.size = size;
       launched.launcher = dialect.launcher;
-      launched.speaks =
-          rank == 0 || (reader.has(dialect.local_rank) && reader.number(dialect.local_rank, 0, kMost) == 0);
+      launched.speaks = rank == 0 || !reader.has(dialect.local_rank) || reader.id(dialect.local_rank) == 0;
     } else if (launched.note.empty() && (rank != launched.rank || size != launched.size)) {
       launched.note = cat(used->rank, " and ", used->size, " say rank ", launched.rank, " of ", launched.size,
                           ", and that counts; ", dialect.rank, " and ", dialect.size, " say rank ", rank, " of ", size);
@@ -148,7 +154,13 @@ std::optional<Launched> find_launched(const Environment& environment, const Find
     if (reader.has("TORCHELASTIC_RUN_ID")) launched.launcher = "torchrun";
     if (reader.has("STARTRAIL_LAUNCH")) launched.launcher = "startrail launch";
   }
+  // `srun --mpi=pmi2` speaks as MPICH does, too.
+  if (launched.launcher == "MPICH" && reader.has("SLURM_STEP_NODELIST") && !reader.has("MPI_LOCALNRANKS"))
+    launched.launcher = "srun";
   find_address(reader, launcher, launched);
+  for (const char* name :
+       {"TORCHELASTIC_RUN_ID", "STARTRAIL_LAUNCH", "SLURM_JOB_ID", "SLURM_STEP_ID", "PMIX_NAMESPACE"})
+    launched.job += cat(reader.text(name), "/");
   return launched;
 }
 

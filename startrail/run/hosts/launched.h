@@ -10,12 +10,13 @@ namespace startrail {
 
 struct Launched {
   int rank = 0, size = 1;
-  std::string launcher;  // "torchrun", "Open MPI", ...
-  std::string address;   // where rank 0 or the launcher's own store listens
+  std::string launcher = "";  // "torchrun", "Open MPI", ...
+  std::string address = "";   // where rank 0 or the launcher's own store listens
   int port = 0;
-  bool served = false;  // the launcher has the store; otherwise rank 0 makes one
-  bool speaks = true;   // the first of its host: says what goes wrong before the ranks have met
-  std::string note;     // what another launcher's variables say, when they disagree; "" otherwise
+  bool served = false;    // the launcher has the store; otherwise rank 0 makes one
+  std::string job = "";   // the same for all ranks of it, as far as the launcher tells
+  bool speaks = true;     // the first of its host: says what goes wrong before the ranks have met
+  std::string note = "";  // what another launcher's variables say, when they disagree; "" otherwise
 };
 
 // The value of a variable, "" when it is not set.

@@ -88,6 +88,17 @@ TEST(Launched, TakesTheFirstOfTwoAndSaysSo) {
   const Launched alike = *find(with(kSrun, {{"PMI_RANK", "5"}, {"PMI_SIZE", "8"}, {"MPI_LOCALNRANKS", "8"}}));
   EXPECT_EQ(alike.launcher, "MPICH");
   EXPECT_EQ(alike.note, "");
+  const Launched slurm = *find(with(kSrun, {{"PMI_RANK", "5"}, {"PMI_SIZE", "8"}}));
+  EXPECT_EQ(slurm.launcher, "srun");
+  EXPECT_EQ(slurm.address, "n01");
+}
+
+TEST(Launched, TellsJobsApart) {
+  EXPECT_EQ(find(kTorchrun)->job, find(with(kTorchrun, {{"RANK", "4"}, {"LOCAL_RANK", "2"}}))->job);
+  EXPECT_NE(find(kTorchrun)->job, find(with(kTorchrun, {{"TORCHELASTIC_RUN_ID", "other"}}))->job);
+  EXPECT_NE(find(kSrun)->job, find(with(kSrun, {{"SLURM_STEP_ID", "3"}}))->job);
+  // The numbers of steps that Slurm itself starts are near 2^32.
+  EXPECT_GT(find(with(kSrun, {{"SLURM_STEP_ID", "4294967291"}}))->port, 0);
 }
 
 TEST(Launched, SaysWhatIsMissing) {
@@ -105,6 +116,14 @@ TEST(Launched, SaysWhatIsMissing) {
               find(with(kMpich, {{"MPI_LOCALNRANKS", "1"}}));
             }).find("-genv MASTER_ADDR"),
             std::string::npos);
+  EXPECT_EQ(error_of([] {
+              find(with(kSrun, {{"MASTER_ADDR", "n01"}}));
+            }),
+            "MASTER_ADDR and MASTER_PORT go together, but only MASTER_ADDR is set: set both or none");
+  EXPECT_EQ(error_of([] {
+              find(with(kTorchrun, {{"MASTER_ADDR", "0.0.0.0"}}));
+            }),
+            "MASTER_ADDR 0.0.0.0 means every address of a host: give the one of rank 0's host that the others reach");
   EXPECT_EQ(error_of([] { find(with(kTorchrun, {{"RANK", "8"}})); }), "RANK 8 must be 0 to 7");
   EXPECT_EQ(error_of([] {
               find(with(kTorchrun, {{"WORLD_SIZE", "many"}}));

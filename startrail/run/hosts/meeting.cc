@@ -4,6 +4,7 @@
 #include <sys/random.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -53,11 +54,14 @@ StorePtr open_store(const Launched& launched, Time until) {
 }
 
 json to_json(const ProcessInfo& one) {
-  return {{"node", one.node}, {"boot", one.boot}, {"cores", one.cores}, {"address", one.address}};
+  return {{"node", one.node}, {"boot", one.boot}, {"cores", one.cores}, {"address", one.address}, {"disk", one.disk}};
 }
 
+// Names of hosts need not be UTF-8.
+std::string to_text(const json& value) { return value.dump(-1, ' ', false, json::error_handler_t::replace); }
+
 ProcessInfo read_info(const json& from) {
-  return {from.at("node"), from.at("boot"), from.at("cores"), from.at("address")};
+  return {from.at("node"), from.at("boot"), from.at("cores"), from.at("address"), from.at("disk")};
 }
 
 constexpr const char* kBegan = "startrail/began";
@@ -87,6 +91,10 @@ class Host {
         }
         const std::string text = store_->get_to_str(join_key(*rank));
         const json join = json::parse(text);
+        if (join.at("job") != launched_.job) {  // a stranger's, at the same place
+          ++rank;
+          continue;
+        }
         if (const std::string theirs = join.at("word"); answered[*rank] != theirs) {
           put(*store_, cat("startrail/answer/", theirs), word);
           answered[*rank] = theirs;
@@ -100,8 +108,13 @@ class Host {
       }
       if (missing.empty()) break;
       if (steady_clock::now() > until_)
-        throw ClusterError(cat(numbered("rank", missing), " of ", launched_.size, " did not come to ",
-                               launched_.address, ":", launched_.port, " in time"));
+        throw ClusterError(
+            cat(numbered("rank", missing), " of ", launched_.size, " did not come to ", launched_.address, ":",
+                launched_.port, " in time",
+                is_loopback(address_towards(launched_.address, launched_.port))
+                    ? cat(", which only this host reaches: set MASTER_ADDR to its number in the network ",
+                          "that the hosts share")
+                    : ""));
       std::this_thread::sleep_for(kLook);
     }
     return said;
@@ -112,6 +125,14 @@ class Host {
   const Launched& launched_;
   Time until_;
 };
+
+std::string check_sizes(const std::vector<json>& said) {
+  for (size_t rank = 0; rank < said.size(); ++rank)
+    if (said[rank].at("size") != said.size())
+      return cat("rank ", rank, " (", said[rank].at("node").get<std::string>(), ") is one of ",
+                 said[rank].at("size").get<int>(), " ranks and rank 0 of ", said.size(), ": start all as one job");
+  return "";
+}
 
 std::string check_versions(const std::vector<json>& said) {
   std::vector<int> others;
@@ -137,9 +158,11 @@ std::string check_addresses(const std::vector<json>& said, const Launched& launc
 }  // namespace
 
 ProcessInfo make_info(const Launched& launched) {
-  ProcessInfo one{process_environment("STARTRAIL_NODE"), "", {}, address_towards(launched.address, launched.port)};
+  ProcessInfo one{process_environment("STARTRAIL_NODE"), "", {}, address_towards(launched.address, launched.port), ""};
   if (one.node.empty()) one.node = host_name();
   std::ifstream("/proc/sys/kernel/random/boot_id") >> one.boot;
+  std::error_code none;
+  one.disk = cat(one.boot, " ", one.address, " ", std::filesystem::read_symlink("/proc/self/ns/mnt", none).string());
   cpu_set_t set;
   if (sched_getaffinity(0, sizeof set, &set) == 0)
     for (int core = 0; core < CPU_SETSIZE; ++core)
@@ -184,7 +207,7 @@ Meeting meet(const Launched& launched, const std::string& version, Time until) {
   const StorePtr store = open_store(launched, until);
   const std::string word = random_word();
   json join = to_json(own);
-  join.update({{"word", word}, {"version", version}});
+  join.update({{"word", word}, {"version", version}, {"job", launched.job}, {"size", launched.size}});
   const auto in_time = [&] {
     if (steady_clock::now() > until)
       throw ClusterError(cat("rank 0 did not come to ", launched.address, ":", launched.port, " in time"));
@@ -194,16 +217,17 @@ Meeting meet(const Launched& launched, const std::string& version, Time until) {
   if (launched.rank == 0) {
     Host host(store, launched, until);
     const std::vector<json> said = host.gather(word, join);
-    std::string error = check_versions(said);
+    std::string error = check_sizes(said);
+    if (error.empty()) error = check_versions(said);
     if (error.empty()) error = check_addresses(said, launched);
     meeting.watch = listen_on(own.address, 0);
     const json all{
         {"said", said}, {"error", error}, {"restarted", store->check({kBegan})}, {"port", port_of(meeting.watch)}};
-    roster = all.dump();
+    roster = to_text(all);
     put(*store, cat("startrail/", word, "/roster"), roster);
     meeting.word = word;
   } else {
-    store->set(join_key(launched.rank), join.dump());
+    store->set(join_key(launched.rank), to_text(join));
     meeting.word = wait_for_key(*store, cat("startrail/answer/", word), in_time);
     store->set(cat("startrail/", meeting.word, "/here/", launched.rank), std::string("1"));
     roster = wait_for_key(*store, cat("startrail/", meeting.word, "/roster"), in_time);

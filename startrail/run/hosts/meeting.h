@@ -23,6 +23,7 @@ struct ProcessInfo {
   std::string boot;        // the same for all processes of one kernel: they share its cores and memory
   std::vector<int> cores;  // this process may run on
   std::string address;     // the one it listens on
+  std::string disk;        // the same for all processes that see the same files under the same names
 };
 ProcessInfo make_info(const Launched& launched);
 

@@ -87,7 +87,8 @@ Socket listen_on(const std::string& host, int port) {
   set_option(socket.get(), SOL_SOCKET, SO_REUSEADDR, 1);
   if (bind(socket.get(), found->ai_addr, found->ai_addrlen) != 0 || listen(socket.get(), 4096) != 0) {
     const int code = errno;
-    throw UserError(code == EADDRINUSE ? cat("port ", port, " of ", host, " is taken: give another one (MASTER_PORT)")
+    throw UserError(code == EADDRINUSE      ? cat("port ", port, " of ", host,
+                                                  " is taken: give another one (MASTER_PORT, or --port of startrail launch)")
                     : code == EADDRNOTAVAIL ? cat(host, " is not an address of this host, where rank 0 runs: set ",
                                                   "MASTER_ADDR to one that is")
                                             : cat("cannot listen on ", host, ":", port, ": ", std::strerror(code)));

@@ -77,11 +77,21 @@ class Differences {
   std::string example_;
 };
 
+bool is_user_error(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const UserError&) {
+    return true;
+  } catch (...) {
+    return false;
+  }
+}
+
 class Processes : public ProcessWorld {
  public:
   Processes(const Launched& launched, const ProcessOptions& options) : launched_(launched), options_(options) {
     if (size() == 1 && !launched.served) {  // nobody to meet
-      meeting_.processes = {make_info({.rank = 0, .size = 1, .launcher = {}, .address = "127.0.0.1", .note = {}})};
+      meeting_.processes = {make_info({.rank = 0, .size = 1, .launcher = {}, .address = "127.0.0.1"})};
       nodes_ = {own().node};
       start_watch(steady_clock::now());
       connect(steady_clock::now());
@@ -116,7 +126,8 @@ class Processes : public ProcessWorld {
     if (launched_.rank == 0 && meeting_.whole) startrail::begin(*meeting_.whole);
   }
   bool looks() const override {
-    return launched_.rank > 0 && std::find(nodes_.begin(), nodes_.end(), own().node) - nodes_.begin() == launched_.rank;
+    const auto first = std::ranges::find(meeting_.processes, own().disk, &ProcessInfo::disk);
+    return launched_.rank > 0 && first - meeting_.processes.begin() == launched_.rank;
   }
 
   int ranks_here() const override { return static_cast<int>(here().size()); }
@@ -142,7 +153,7 @@ class Processes : public ProcessWorld {
       body(group);
       group->control().barrier();  // none ends while another needs it
     } catch (...) {
-      fail(reason_of(std::current_exception()));
+      fail(reason_of(std::current_exception()), is_user_error(std::current_exception()));
       throw;
     }
   }
@@ -168,7 +179,8 @@ class Processes : public ProcessWorld {
   void compare(const std::map<std::string, std::string>& facts) override {
     if (size() == 1) return;
     const std::string round = cat("facts/", ++asked_);
-    put(*meeting_.store, cat(round, "/", launched_.rank), json(facts).dump());
+    put(*meeting_.store, cat(round, "/", launched_.rank),
+        json(facts).dump(-1, ' ', false, json::error_handler_t::replace));
     std::string error;
     if (launched_.rank == 0) {
       Differences found;
@@ -191,7 +203,8 @@ class Processes : public ProcessWorld {
   void set_give_up(std::function<std::optional<std::string>()> give_up) override {
     watch_->set_give_up(std::move(give_up));
   }
-  void fail(const std::string& why) override { watch_->fail(why); }
+  void fail(const std::string& why, bool of_user) override { watch_->fail(why, of_user); }
+  bool is_of_user() const override { return watch_->is_of_user(); }
   std::optional<std::string> speech(const std::string& own) override { return watch_->speech(own); }
 
  private:

@@ -36,8 +36,11 @@ class ProcessWorld : public World {
   // Asked several times a second on rank 0: a reason to end the job, or nothing.
   virtual void set_give_up(std::function<std::optional<std::string>()> give_up) = 0;
 
-  // Tells the others that this process failed, outside of run(). Nothing when the job is over already.
-  virtual void fail(const std::string& why) = 0;
+  // Tells the others that this process failed, outside of run(), by what the user can repair or not. Nothing when the
+  // job is over already.
+  virtual void fail(const std::string& why, bool of_user) = 0;
+  // The job is over by what the user can repair.
+  virtual bool is_of_user() const = 0;
   // What this process has to tell the user of a failure it ends with, once: `own`, or the reason why all end; nothing
   // when another process speaks. Of several that fail for the same reason, and of those that a failure elsewhere ends,
   // only one does.

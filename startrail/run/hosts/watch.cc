@@ -52,6 +52,15 @@ std::string seconds_text(steady_clock::duration time) {
   return cat(fixed(seconds, seconds < 10 ? 1 : 0), " s");
 }
 
+// A verdict in a frame and back.
+std::string to_text(const Verdict& verdict) {
+  return cat(verdict.speaker, verdict.of_user ? " u " : " c ", verdict.text);
+}
+Verdict verdict_from(const std::string& text) {
+  const std::string rest = text_after(text, ' ');
+  return {text_after(rest, ' '), number_before(text, ' '), rest.starts_with("u ")};
+}
+
 }  // namespace
 
 Watch::Watch(WatchOptions options, Socket socket, Time until)
@@ -152,9 +161,9 @@ void Watch::set_give_up(std::function<std::optional<std::string>()> give_up) {
   give_up_ = std::move(give_up);
 }
 
-void Watch::fail(const std::string& why) {
+void Watch::fail(const std::string& why, bool of_user) {
   std::unique_lock lock(mutex_);
-  if (!failure_) failure_ = why;
+  if (!failure_) failure_ = {why, options_.rank, of_user};
   wake();
   changed_.wait_for(lock, std::chrono::seconds(2), [&] { return verdict_.has_value(); });
 }
@@ -164,47 +173,58 @@ std::string Watch::lost(int peer, const std::string& why) {
   asked_.push_back({options_.rank, peer, why, steady_clock::now()});
   wake();
   changed_.wait_for(lock, timeout_ + kSuspicion, [&] { return verdict_.has_value(); });
-  return verdict_.value_or(cat("the connection to ", name(peer), " broke: ", why));
+  return verdict_ ? verdict_->text : cat("the connection to ", name(peer), " broke: ", why);
 }
 
 std::optional<std::string> Watch::verdict() const {
   std::lock_guard lock(mutex_);
-  return verdict_;
+  return verdict_ ? std::optional(verdict_->text) : std::nullopt;
+}
+
+bool Watch::is_of_user() const {
+  std::lock_guard lock(mutex_);
+  return verdict_ && verdict_->of_user;
 }
 
 std::optional<std::string> Watch::speech(const std::string& own) {
   std::lock_guard lock(mutex_);
-  if (spoken_ || (verdict_ && speaker_ != options_.rank && speaker_ != kAnyone)) return std::nullopt;
+  const int speaker = verdict_ ? verdict_->speaker : options_.rank;
+  if (spoken_ || (speaker != options_.rank && speaker != kAnyone)) return std::nullopt;
   spoken_ = true;
-  if (verdict_ && speaker_ == kAnyone && !options_.claim(first_of_node())) return std::nullopt;
-  return verdict_ && (own.empty() || !verdict_->starts_with(failed_text(options_.rank))) ? *verdict_ : own;
+  if (speaker == kAnyone && !options_.claim(first_of_node())) return std::nullopt;
+  return verdict_ && (own.empty() || !verdict_->text.starts_with(failed_text(options_.rank))) ? verdict_->text : own;
 }
 
 int Watch::first_of_node() const {
   return static_cast<int>(std::ranges::find(options_.nodes, options_.nodes[options_.rank]) - options_.nodes.begin());
 }
 
-void Watch::decide(const std::string& text, int speaker, bool tell) {
+void Watch::decide(const Verdict& verdict, bool tell) {
   if (decided_) return;
   decided_ = steady_clock::now();
   if (tell)
-    for (Peer& peer : peers_) peer.line.send(kVerdict, cat(speaker, " ", text));
+    for (Peer& peer : peers_) peer.line.send(kVerdict, to_text(verdict));
   {
     std::lock_guard lock(mutex_);
-    verdict_ = text;
-    speaker_ = speaker;
+    verdict_ = verdict;
   }
   changed_.notify_all();
-  if (options_.on_verdict) options_.on_verdict(text);
+  if (options_.on_verdict) options_.on_verdict(verdict.text);
 }
 
 void Watch::handle(Peer& peer, const Frame& frame, Time now) {
   peer.heard = now;
   if (frame.kind == kAlive) peer.doing = frame.text;
   if (frame.kind == kLeaves) peer.left = true;
-  if (frame.kind == kVerdict) decide(text_after(frame.text, ' '), number_before(frame.text, ' '), false);
-  if (options_.rank != 0) return;
-  if (frame.kind == kFailed) decide(failed_text(peer.rank) + frame.text, peer.rank, true);
+  const bool first = options_.rank == 0;
+  // Rank 0 gets one from those who took it for dead.
+  if (frame.kind == kVerdict) decide(verdict_from(frame.text), first);
+  if (!first) return;
+  if (frame.kind == kFailed) {
+    Verdict verdict = verdict_from(frame.text);
+    verdict.text = failed_text(peer.rank) + verdict.text;
+    decide(verdict, true);
+  }
   if (frame.kind == kLost)
     suspicions_.push_back({peer.rank, number_before(frame.text, ' '), text_after(frame.text, ' '), now});
 }
@@ -212,7 +232,7 @@ void Watch::handle(Peer& peer, const Frame& frame, Time now) {
 // What this process's own rank wants.
 void Watch::obey_requests(Time now) {
   std::unique_lock lock(mutex_);
-  const std::optional<std::string> failure = failure_;
+  const std::optional<Verdict> failure = failure_;
   const std::vector<Suspicion> asked = std::exchange(asked_, {});
   const auto give_up = give_up_;
   const bool leaving = leaving_;
@@ -220,9 +240,9 @@ void Watch::obey_requests(Time now) {
   const bool first = options_.rank == 0;
   if (failure && !decided_) {
     if (first)
-      decide(failed_text(0) + *failure, 0, true);
+      decide({failed_text(0) + failure->text, 0, failure->of_user}, true);
     else if (!said_failure_)
-      peers_[0].line.send(kFailed, *failure);
+      peers_[0].line.send(kFailed, to_text(*failure));
     said_failure_ = true;
   }
   for (const Suspicion& one : asked) {
@@ -232,7 +252,7 @@ void Watch::obey_requests(Time now) {
       peers_[0].line.send(kLost, cat(one.peer, " ", one.why));
   }
   if (first && give_up && !decided_)
-    if (const auto reason = give_up()) decide(*reason, 0, true);
+    if (const auto reason = give_up()) decide({*reason, 0}, true);
   if (!leaving || leaving_since_) return;
   leaving_since_ = now;
   if (!said_failure_ && !decided_)
@@ -265,16 +285,18 @@ void Watch::judge_silence(Time now) {
   if (options_.rank != 0) {
     const bool apart = options_.nodes[0] != options_.nodes[options_.rank];
     decide(
-        cat(name(0), ", where the ranks meet, ", apart ? "cannot be reached from here: no" : "gave no",
-            " sign of life for ", seconds_text(longest), at(silent[0]->doing), " (seen by ", name(options_.rank), ")"),
-        kAnyone, false);
+        {cat(name(0), ", where the ranks meet, ", apart ? "cannot be reached from here: no" : "gave no",
+             " sign of life for ", seconds_text(longest), at(silent[0]->doing), " (seen by ", name(options_.rank), ")"),
+         kAnyone},
+        true);
     return;
   }
   std::vector<std::string> names;
   for (const Peer* peer : silent) names.push_back(name(peer->rank));
-  decide(cat(join(names), " gave no sign of life for ", seconds_text(longest), at(silent[0]->doing), " (seen by ",
-             name(0), ")"),
-         0, true);
+  decide({cat(join(names), " gave no sign of life for ", seconds_text(longest), at(silent[0]->doing), " (seen by ",
+              name(0), ")"),
+          0},
+         true);
 }
 
 void Watch::judge(Time now) {
@@ -282,17 +304,19 @@ void Watch::judge(Time now) {
   for (const Peer& peer : peers_)
     if (peer.closed && !peer.left && now - *peer.closed >= kAfterEnd) {
       const bool first = options_.rank == 0;
-      decide(cat(name(peer.rank), " ended without a word", at(peer.doing), " (seen by ", name(options_.rank), ")"),
-             first ? 0 : kAnyone, first);
+      decide({cat(name(peer.rank), " ended without a word", at(peer.doing), " (seen by ", name(options_.rank), ")"),
+              first ? 0 : kAnyone},
+             true);
       return;
     }
   judge_silence(now);
   if (decided_ || options_.rank != 0) return;
   for (const Suspicion& one : suspicions_)
     if (now - one.since >= kSuspicion) {
-      decide(cat("the connection between ", name(one.by), " and ", name(one.peer),
-                 " broke, though both are alive: ", one.why, " (seen by ", name(one.by), ")"),
-             0, true);
+      decide({cat("the connection between ", name(one.by), " and ", name(one.peer),
+                  " broke, though both are alive: ", one.why, " (seen by ", name(one.by), ")"),
+              0},
+             true);
       return;
     }
 }

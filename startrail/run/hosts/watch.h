@@ -32,6 +32,13 @@ struct WatchOptions {
   std::chrono::milliseconds grace{500};
 };
 
+// Why the job is over.
+struct Verdict {
+  std::string text;
+  int speaker = 0;       // the rank that tells the user; -1: of each node the first that comes to it
+  bool of_user = false;  // what the user can repair failed, not the machine
+};
+
 class Watch {
  public:
   using Time = std::chrono::steady_clock::time_point;
@@ -50,11 +57,13 @@ class Watch {
   void set_give_up(std::function<std::optional<std::string>()> give_up);
 
   // This rank failed: everyone gets to know. Returns when there is a verdict, its own or one that came before.
-  void fail(const std::string& why);
+  void fail(const std::string& why, bool of_user = false);
   // A message from or to this peer broke off. Waits for what becomes of it and returns the verdict.
   std::string lost(int peer, const std::string& why);
 
   std::optional<std::string> verdict() const;
+  // Whether there is a verdict that the user can repair.
+  bool is_of_user() const;
   // What this rank has to tell the user, once: `own` when it failed first, the verdict when it is the one to say it,
   // and nothing when another rank speaks.
   std::optional<std::string> speech(const std::string& own);
@@ -82,7 +91,7 @@ class Watch {
   void obey_requests(Time now);
   void judge(Time now);
   void judge_silence(Time now);
-  void decide(const std::string& text, int speaker, bool tell);
+  void decide(const Verdict& verdict, bool tell);
   bool is_done(Time now);
   std::chrono::milliseconds patience() const;
   std::string name(int rank) const;  // "rank 3 on host1"
@@ -103,11 +112,10 @@ class Watch {
   std::chrono::milliseconds timeout_;
   std::string doing_;
   bool doing_changed_ = false, leaving_ = false, spoken_ = false;
-  std::optional<std::string> failure_;
+  std::optional<Verdict> failure_;
   std::vector<Suspicion> asked_;
   std::function<std::optional<std::string>()> give_up_;
-  std::optional<std::string> verdict_;
-  int speaker_ = -1;
+  std::optional<Verdict> verdict_;
   Socket wake_;
   std::thread thread_;
 };

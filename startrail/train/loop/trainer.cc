@@ -125,6 +125,7 @@ class RankTrainer {
       const bool due_now = due(config_.run.save_every) && bad_steps_ == 0;
       const bool saves = due_now || last || result.stopped;
       if (saves) report.save_seconds = save();
+      if (saves && !last && !result.stopped) result.stopped = any_asked_to_stop();  // while it was saved
       if (!result.stopped && (due(config_.validate.every) || last)) report.validation = validation(result.stopped);
       if (result.stopped && !saves) report.save_seconds = save();  // asked to stop while it was validated
       if (report.validation) result.validation = report.validation;
@@ -227,6 +228,11 @@ class RankTrainer {
 
   bool asked_to_stop() const {
     return world_->rank() == training_.asks && training_.observer.stop && training_.observer.stop();
+  }
+
+  bool any_asked_to_stop() const {
+    const std::vector<double> asked = world_->control().gather(asked_to_stop() ? 1.0 : 0.0);
+    return std::ranges::any_of(asked, [](double one) { return one != 0; });
   }
 
   // Loss over all ranks, and whether one of them was asked to stop.
