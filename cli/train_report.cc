@@ -37,9 +37,9 @@ std::string describe(const ModelConfig& model) {
   if (!dit) {
     const auto& gpt = std::get<LlamaConfig>(model);
     const int64_t all = gpt.layers, some = std::count(gpt.windowed.begin(), gpt.windowed.end(), true);
-    return cat(gpt.kind == "llama" ? "" : gpt.kind + ", ", text, " (", d.key_heads, " key/value), vocabulary ",
-               gpt.vocabulary,
-               gpt.window == 0 ? "" : cat(", window ", gpt.window, " in ", some > 0 ? some : all, " layers"));
+    return cat(
+        gpt.kind == "llama" ? "" : gpt.kind + ", ", text, " (", d.key_heads, " key/value), vocabulary ", gpt.vocabulary,
+        gpt.window == 0 ? "" : cat(", window ", gpt.window, " in ", some > 0 ? some : all, " of ", all, " layers"));
   }
   const auto sides = [&](const std::array<int64_t, 3>& s) {
     return cat(dit->size[0] > 1 ? cat(s[0], " x ") : "", s[1], " x ", s[2]);

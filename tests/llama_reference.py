@@ -30,7 +30,7 @@ KINDS = {
     "mistral": dict(model_type="mistral", sliding_window=70),
 }
 # Of 12 steps, each on LENGTH tokens that begin STRIDE after those of the step before.
-STEPS, LENGTH, STRIDE = 12, 96, 40
+STEPS, LENGTH, STRIDE = 12, 96, 20
 
 
 def config_of(kind):

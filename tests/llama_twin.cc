@@ -84,7 +84,7 @@ Outcome run_model(const fs::path& folder, const TensorFile& reference, const std
 // Losses before each step of AdamW, on the tokens that llama_reference.py takes.
 std::vector<double> run_steps(const fs::path& folder, const at::Tensor& row, const std::string& grid, int ranks,
                               int64_t steps) {
-  constexpr int64_t kLength = 96, kStride = 40;
+  constexpr int64_t kLength = 96, kStride = 20;
   std::vector<double> losses;
   run_ranks(ranks, 2, [&](const std::shared_ptr<Group>& group) {
     const auto model = make_model(read_config(folder));
