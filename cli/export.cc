@@ -27,7 +27,7 @@ void run_export(const ExportFlags& flags) {
   const ModelConfig config = read_config(folder);
   const auto* dit = std::get_if<DitConfig>(&config);
   std::cout << flags.out << ": config.json and " << file << " (" << flags.dtype << "), for "
-            << (!dit                                          ? "transformers' LlamaForCausalLM.from_pretrained"
+            << (!dit ? cat("transformers' ", llama_class(std::get<LlamaConfig>(config)), ".from_pretrained")
                 : dit->is_plain() && dit->objective == "flow" ? "diffusers' DiTTransformer2DModel.from_pretrained (it "
                                                                 "predicts a velocity: use a flow-matching scheduler)"
                 : dit->is_plain()                             ? "diffusers' DiTTransformer2DModel.from_pretrained"

@@ -34,7 +34,13 @@ std::string describe(const ModelConfig& model) {
   const Dimensions d = dimensions(model);
   std::string text = cat(d.layers, " layers, dim ", d.dim, ", ", d.heads, " heads");
   const auto* dit = std::get_if<DitConfig>(&model);
-  if (!dit) return cat(text, " (", d.key_heads, " key/value), vocabulary ", std::get<LlamaConfig>(model).vocabulary);
+  if (!dit) {
+    const auto& gpt = std::get<LlamaConfig>(model);
+    const int64_t all = gpt.layers, some = std::count(gpt.windowed.begin(), gpt.windowed.end(), true);
+    return cat(
+        gpt.kind == "llama" ? "" : gpt.kind + ", ", text, " (", d.key_heads, " key/value), vocabulary ", gpt.vocabulary,
+        gpt.window == 0 ? "" : cat(", window ", gpt.window, " in ", some > 0 ? some : all, " of ", all, " layers"));
+  }
   const auto sides = [&](const std::array<int64_t, 3>& s) {
     return cat(dit->size[0] > 1 ? cat(s[0], " x ") : "", s[1], " x ", s[2]);
   };

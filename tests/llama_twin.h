@@ -1,5 +1,5 @@
-// The model against transformers: loss, every gradient and logits, on one rank and on many, and back again. Shared by
-// the fast and the long test.
+// The model against transformers: loss, every gradient, logits and steps of AdamW, on one rank and on many, and back
+// again. Shared by the fast and the long test.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@ struct LlamaSplit {
   bool recompute;
 };
 
-// Every kind of model on one rank, and the plain one on these.
+// Every kind of model on one rank, and the plain one of each model_type on these.
 void expect_like_transformers_and_back(int64_t tokens, const std::vector<LlamaSplit>& splits);
 
 }  // namespace startrail

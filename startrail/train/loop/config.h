@@ -14,6 +14,7 @@ struct TrainConfig {
     std::string preset = "tiny";
     int64_t vocabulary = 0, dim = 0, layers = 0, heads = 0, kv_heads = 0, head_dim = 0, hidden = 0;  // 0: the preset's
     std::string tied = "preset";
+    std::string kind = "llama";
     double norm_eps = 1e-5;
     double rope_theta = 10000;
     std::string rope_scaling = "default";

@@ -48,6 +48,11 @@ Activations activations(const LlamaConfig& model, int64_t own, int64_t, int64_t 
   a.before = 3 * a.row + 2 * own * (queries + 2 * keys) * element;
   a.after = 3 * a.row + 2 * a.out + own * model.hidden * (element < 4 ? 4 * element + 8 : 5 * 4);
   a.all = 4 * a.row + 2 * a.out + own * 2 * keys * element + 3 * own * model.hidden * element + a.lse;
+  if (model.head_norm()) {  // what goes into the norms, and a root for each head
+    const int64_t normed = own * (queries + keys) * element + own * (model.heads + model.key_heads) * 4;
+    a.before += normed;
+    a.all += normed;
+  }
   const bool narrow = element < 4;
   a.ends = 4 * a.row + std::min(own, loss_chunk(model.vocabulary)) * model.vocabulary * (narrow ? 14 : 12) +
            model.vocabulary * model.dim * (narrow ? 10 : 8);

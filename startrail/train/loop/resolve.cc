@@ -29,6 +29,9 @@ Rope rope_of(const TrainConfig& config) {
 
 LlamaConfig llama_config(const TrainConfig& config) {
   const auto& m = config.model;
+  if (m.kind != "llama")
+    throw UserError(
+        cat("model.kind ", m.kind, " is not for new models, only llama: give a folder of a ", m.kind, " with --from"));
   LlamaConfig model = llama_preset(m.preset);
   set(model.vocabulary, m.vocabulary);
   set(model.dim, m.dim);
@@ -61,6 +64,7 @@ void set_shape(TrainConfig& config, const LlamaConfig& model) {
   m.head_dim = model.head_dim;
   m.hidden = model.hidden;
   m.tied = model.tied ? "true" : "false";
+  m.kind = model.kind;
   m.norm_eps = model.norm_eps;
   // What the type does not use stays at its default.
   const Rope &rope = model.rope, unused;

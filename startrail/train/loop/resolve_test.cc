@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <nlohmann/json.hpp>
+
 #include "startrail/base/testing.h"
 
 namespace startrail {
@@ -71,6 +73,23 @@ TEST(Resolve, AFoldersModelChangesInItsRotaryPositionsOnly) {
             "model.rope_theta = 5e+05 is not what FOLDER has, 10000.0: leave it out");
   EXPECT_EQ(refused("model.preset=gpt-1b", false),
             "model.preset gpt-1b is not what FOLDER has: leave it out, the shape comes from there");
+}
+
+TEST(Resolve, AFoldersKindStays) {
+  const LlamaConfig held{.kind = "qwen3", .window = 7, .windowed = {true, false, true, false}};
+  const auto kept = [&](const std::string& sets, bool resumes) {
+    return to_json(std::get<LlamaConfig>(resolve(base_of(held, resumes), overrides_of(sets)).model));
+  };
+  EXPECT_EQ(kept("", true), to_json(held));
+  EXPECT_EQ(kept("model.kind=qwen3", true), to_json(held));
+  EXPECT_EQ(kept("model.rope_scaling=linear model.rope_factor=2", false)["layer_types"], to_json(held)["layer_types"]);
+  EXPECT_EQ(error_of([&] { kept("model.kind=llama", false); }),
+            "model.kind = \"llama\" is not what FOLDER has, \"qwen3\": leave it out; of a model's settings only "
+            "rope_... can be changed");
+  // What is saved does not come to another kind without the folder.
+  EXPECT_EQ(with_model({}, held).model.kind, "qwen3");
+  EXPECT_EQ(error_of([&] { resolve({.config = with_model({}, held)}); }),
+            "model.kind qwen3 is not for new models, only llama: give a folder of a qwen3 with --from");
 }
 
 TEST(Resolve, AFoldersDitChangesInItsObjectiveOnly) {

@@ -27,9 +27,18 @@ Tokens draw_many(const at::Tensor& logits, const SampleOptions& options, int cou
 }
 
 // A small model with larger weights than a new one's, so that every token matters to the next.
-std::unique_ptr<Llama> make_model() {
-  auto model = std::make_unique<Llama>(
-      LlamaConfig{.vocabulary = 40, .dim = 16, .layers = 2, .heads = 4, .key_heads = 2, .head_dim = 4, .hidden = 24});
+std::unique_ptr<Llama> make_model(const std::string& kind = "llama", int64_t window = 0,
+                                  const std::vector<bool>& windowed = {}) {
+  auto model = std::make_unique<Llama>(LlamaConfig{.vocabulary = 40,
+                                                   .dim = 16,
+                                                   .layers = 2,
+                                                   .heads = 4,
+                                                   .key_heads = 2,
+                                                   .head_dim = 4,
+                                                   .hidden = 24,
+                                                   .kind = kind,
+                                                   .window = window,
+                                                   .windowed = windowed});
   ParameterRow row(*model, at::kFloat);
   row.weights().copy_(initial_values(*model, 3, {0, row.size()}) * 5);
   return model;
@@ -103,22 +112,41 @@ TEST(Draw, RepeatsWithTheSeed) {
   EXPECT_NE(draw_many(kLogits, options, 100, 7), draw_many(kLogits, options, 100, 8));
 }
 
-TEST(Generate, TheCacheChangesNothing) {
-  const auto model = make_model();
-  const Tokens tokens{5, 17, 0, 39, 22, 22, 8, 31, 2};
-  const at::Tensor whole = all_logits(*model, tokens);
-  for (const std::vector<int64_t>& pieces : {std::vector<int64_t>{9}, {1, 1, 1, 1, 1, 1, 1, 1, 1}, {4, 1, 3, 1}}) {
-    KeyValueCache cache = model->make_cache(12);
-    int64_t seen = 0;
-    for (int64_t count : pieces) {
-      const at::Tensor piece = at::tensor(tokens, at::kLong).narrow(0, seen, count);
-      const at::Tensor logits = model->next_logits(piece, cache);
-      seen += count;
-      EXPECT_EQ(cache.tokens, seen);
-      EXPECT_TRUE(at::allclose(logits, whole[seen - 1], 1e-4, 1e-4)) << seen;
-    }
+// Given in pieces, the last token of each has the logits it has in the whole.
+void expect_pieces_like_the_whole(const Llama& model, const Tokens& tokens, const at::Tensor& whole,
+                                  const std::vector<int64_t>& pieces) {
+  KeyValueCache cache = model.make_cache(static_cast<int64_t>(tokens.size()) + 3);
+  int64_t seen = 0;
+  for (int64_t count : pieces) {
+    const at::Tensor piece = at::tensor(tokens, at::kLong).narrow(0, seen, count);
+    const at::Tensor logits = model.next_logits(piece, cache);
+    seen += count;
+    EXPECT_EQ(cache.tokens, seen);
+    EXPECT_TRUE(at::allclose(logits, whole[seen - 1], 1e-4, 1e-4)) << model.shape().kind << " after " << seen;
   }
+}
+
+TEST(Generate, TheCacheChangesNothing) {
+  const Tokens tokens{5, 17, 0, 39, 22, 22, 8, 31, 2};
+  for (const auto& model : {make_model(), make_model("mistral", 3), make_model("qwen2", 1, {true, false}),
+                            make_model("qwen3", 4, {false, true}), make_model("mistral", 100)}) {
+    const at::Tensor whole = all_logits(*model, tokens);
+    for (const std::vector<int64_t>& pieces : {std::vector<int64_t>{9}, {1, 1, 1, 1, 1, 1, 1, 1, 1}, {4, 1, 3, 1}})
+      expect_pieces_like_the_whole(*model, tokens, whole, pieces);
+  }
+  const auto model = make_model();
+  const at::Tensor whole = all_logits(*model, tokens);
   EXPECT_FALSE(at::allclose(all_logits(*model, {6, 17, 0, 39, 22, 22, 8, 31, 2})[8], whole[8], 1e-2, 1e-2));
+}
+
+TEST(Generate, TakesLongPromptsInPiecesOfItsOwn) {
+  Tokens tokens;
+  for (int64_t i = 0; i < 1300; ++i) tokens.push_back(i * i % 37);
+  for (const auto& model : {make_model(), make_model("qwen2", 600, {false, true})}) {
+    const at::Tensor whole = all_logits(*model, tokens);
+    for (const std::vector<int64_t>& pieces : {std::vector<int64_t>{1300}, {100, 1199, 1}})
+      expect_pieces_like_the_whole(*model, tokens, whole, pieces);
+  }
 }
 
 TEST(Generate, GreedilyIsLikeRecomputingEveryToken) {

@@ -1,5 +1,5 @@
-// The Llama model: single-device code, with weights named as Hugging Face names them. What it knows of ranks is in the
-// Sequence it is given; generate.h runs it token by token.
+// The Llama model and its relatives (llama_config.h): single-device code, with weights named as Hugging Face names
+// them. What it knows of ranks is in the Sequence it is given; generate.h runs it token by token.
 #pragma once
 
 #include "startrail/train/model/llama_config.h"
@@ -35,10 +35,12 @@ class Llama : public Model {
   at::Tensor hidden(const Example& example, const Sequence& sequence) const;
   Rotation rotation(const at::Tensor& positions) const;
   std::vector<at::Tensor> layer_weights(int64_t layer) const;
+  const at::Tensor& last_gain() const;
   const at::Tensor& head() const;
 
   LlamaConfig config_;
   RopeFrequencies frequencies_;
+  int64_t per_layer_ = 0;  // parameters of a layer
 };
 
 // Tokens whose logits are made at a time.

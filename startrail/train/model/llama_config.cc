@@ -1,6 +1,7 @@
 #include "startrail/train/model/llama_config.h"
 
 #include <algorithm>
+#include <cctype>
 #include <cmath>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -14,40 +15,19 @@ namespace {
 
 using nlohmann::json;
 
+struct Preset {
+  const char* name;
+  int64_t vocabulary, dim, layers, heads, key_heads, head_dim, hidden;
+  bool tied;
+};
 // GPT-3B and GPT-7B have the paper's layers and dim (arXiv 2407.00611, section 4).
-const std::vector<std::pair<std::string, LlamaConfig>>& presets() {
-  static const std::vector<std::pair<std::string, LlamaConfig>> list = {
-      {"tiny", {.vocabulary = 256, .dim = 128, .layers = 4, .heads = 4, .key_heads = 2, .head_dim = 32, .hidden = 384}},
-      {"gpt-125m",
-       {.vocabulary = 50304,
-        .dim = 768,
-        .layers = 12,
-        .heads = 12,
-        .key_heads = 12,
-        .head_dim = 64,
-        .hidden = 2048,
-        .tied = true}},
-      {"gpt-1b",
-       {.vocabulary = 50304, .dim = 2048, .layers = 22, .heads = 32, .key_heads = 32, .head_dim = 64, .hidden = 5632}},
-      {"gpt-3b",
-       {.vocabulary = 50304,
-        .dim = 4096,
-        .layers = 16,
-        .heads = 32,
-        .key_heads = 32,
-        .head_dim = 128,
-        .hidden = 11008}},
-      {"gpt-7b",
-       {.vocabulary = 50304,
-        .dim = 4096,
-        .layers = 32,
-        .heads = 32,
-        .key_heads = 32,
-        .head_dim = 128,
-        .hidden = 11008}},
-  };
-  return list;
-}
+constexpr Preset kPresets[] = {
+    {"tiny", 256, 128, 4, 4, 2, 32, 384, false},
+    {"gpt-125m", 50304, 768, 12, 12, 12, 64, 2048, true},
+    {"gpt-1b", 50304, 2048, 22, 32, 32, 64, 5632, false},
+    {"gpt-3b", 50304, 4096, 16, 32, 32, 128, 11008, false},
+    {"gpt-7b", 50304, 4096, 32, 32, 32, 128, 11008, false},
+};
 
 // yarn: the place on the dims where a wave turns `rotations` times within the original length.
 double correction(double rotations, int64_t dim, const Rope& rope) {
@@ -95,6 +75,78 @@ Rope rope_from_json(const json& config, std::string_view where) {
   return rope;
 }
 
+// Which layers have the window, of a kind where they may differ.
+std::vector<bool> windowed_from_json(const json& j, int64_t layers, std::string_view where) {
+  std::vector<bool> windowed;
+  if (!j.contains("layer_types") || j["layer_types"].is_null()) {
+    const auto first = get_or<int64_t>(j, "max_window_layers", 28, where);
+    for (int64_t layer = 0; layer < layers; ++layer) windowed.push_back(layer >= first);
+    return windowed;
+  }
+  for (const auto& type : get<std::vector<std::string>>(j, "layer_types", where)) {
+    if (type != "full_attention" && type != "sliding_attention")
+      throw UserError(
+          cat(where, ": layer type '", type, "' is not supported, only full_attention and sliding_attention"));
+    windowed.push_back(type == "sliding_attention");
+  }
+  if (static_cast<int64_t>(windowed.size()) != layers)
+    throw UserError(cat(where, ": layer_types names ", windowed.size(), " layers, but there are ", layers));
+  return windowed;
+}
+
+void read_windows(const json& j, LlamaConfig& config, std::string_view where) {
+  if (config.kind == "llama") return;
+  constexpr int64_t kUsual = 4096;  // transformers'
+  const bool everywhere = config.kind == "mistral";
+  const bool used = everywhere || get_or(j, "use_sliding_window", false, where);
+  const bool none = !used || (j.contains("sliding_window") && j["sliding_window"].is_null());
+  config.window = none ? 0 : get_or(j, "sliding_window", kUsual, where);
+  if (!none && config.window < 1)
+    throw UserError(cat(where, ": sliding_window ", config.window, " must be 1 or more, or null"));
+  const bool listed = j.contains("layer_types") && !j["layer_types"].is_null();
+  if (!listed && (everywhere || config.window == 0)) return;
+  const std::vector<bool> windowed = windowed_from_json(j, config.layers, where);
+  const int64_t count = std::count(windowed.begin(), windowed.end(), true);
+  if (count > 0 && config.window == 0)
+    throw UserError(cat(where, ": layer_types has sliding_attention, but no sliding_window is ",
+                        everywhere ? "given" : "given or used (use_sliding_window)"));
+  if (everywhere && config.window > 0 && count < config.layers)
+    throw UserError(cat(where, ": layer_types that leave layers without the window are not supported for mistral"));
+  if (count == 0) config.window = 0;
+  if (count > 0 && count < config.layers) config.windowed = windowed;
+}
+
+// What config.json says of a kind beside what all have.
+void write_kind(json& j, const LlamaConfig& config) {
+  const json window = config.window > 0 ? json(config.window) : json();
+  if (config.kind == "llama" || config.kind == "qwen3") j["attention_bias"] = config.attention_bias;
+  if (config.kind == "llama") j["mlp_bias"] = false;
+  if (config.kind == "llama") return;
+  j["sliding_window"] = window;
+  if (config.kind == "mistral") return;
+  // Versions that know no layer_types go by the first layer that has the window.
+  json types = json::array();
+  int64_t first = config.layers;
+  for (int64_t layer = 0; layer < config.layers; ++layer) {
+    const bool windowed = config.window_of(layer) > 0;
+    types.push_back(windowed ? "sliding_attention" : "full_attention");
+    if (windowed) first = std::min(first, layer);
+  }
+  j["use_sliding_window"] = config.window > 0;
+  j["max_window_layers"] = first;
+  j["layer_types"] = types;
+}
+
+// What transformers takes for keys that are left out.
+struct KindDefaults {
+  int64_t key_heads, head_dim, max_tokens;  // 0: as many as heads; dim / heads
+};
+const std::map<std::string, KindDefaults>& kind_defaults() {
+  static const std::map<std::string, KindDefaults> table = {
+      {"llama", {0, 0, 2048}}, {"qwen2", {32, 0, 32768}}, {"qwen3", {32, 128, 32768}}, {"mistral", {8, 0, 131072}}};
+  return table;
+}
+
 }  // namespace
 
 RopeFrequencies rope_frequencies(const Rope& rope, int64_t dim) {
@@ -134,7 +186,11 @@ RopeFrequencies rope_frequencies(const Rope& rope, int64_t dim) {
 }
 
 int64_t LlamaConfig::parameters() const {
-  const int64_t attention = dim * head_dim * (2 * heads + 2 * key_heads), mlp = 3 * dim * hidden;
+  int64_t attention = dim * head_dim * (2 * heads + 2 * key_heads);
+  if (query_bias()) attention += head_dim * (heads + 2 * key_heads);
+  if (attention_bias) attention += dim;
+  if (head_norm()) attention += 2 * head_dim;
+  const int64_t mlp = 3 * dim * hidden;
   return vocabulary * dim * (tied ? 1 : 2) + layers * (attention + mlp + 2 * dim) + dim;
 }
 
@@ -159,39 +215,75 @@ void check_config(const LlamaConfig& config) {
     throw UserError(cat("model head_dim ", config.head_dim, " must be even, as rotary positions turn pairs"));
   if (!(config.norm_eps > 0)) throw UserError(cat("model norm_eps ", config.norm_eps, " must be above 0"));
   check_rope(config.rope);
+  if (!kind_defaults().contains(config.kind))
+    throw UserError(cat("model kind '", config.kind, "' is not known; valid: ", join(llama_kinds())));
+  const bool listed = !config.windowed.empty();
+  STARTRAIL_CHECK(config.window == 0 || config.kind != "llama", "a Llama has no window");
+  STARTRAIL_CHECK(
+      !listed || (static_cast<int64_t>(config.windowed.size()) == config.layers && config.kind != "mistral"),
+      "layers without their window");
 }
 
 LlamaConfig llama_preset(std::string_view name) {
-  for (const auto& [known, config] : presets())
-    if (known == name) return config;
+  for (const Preset& p : kPresets)
+    if (p.name == name)
+      return {.vocabulary = p.vocabulary,
+              .dim = p.dim,
+              .layers = p.layers,
+              .heads = p.heads,
+              .key_heads = p.key_heads,
+              .head_dim = p.head_dim,
+              .hidden = p.hidden,
+              .tied = p.tied};
   throw UserError(cat("preset '", name, "' is not known; valid: ", join(llama_presets())));
 }
 
 std::vector<std::string> llama_presets() {
   std::vector<std::string> names;
-  for (const auto& [name, config] : presets()) names.push_back(name);
+  for (const Preset& preset : kPresets) names.emplace_back(preset.name);
   return names;
+}
+
+const std::vector<std::string>& llama_kinds() {
+  static const std::vector<std::string> kinds{"llama", "qwen2", "qwen3", "mistral"};
+  return kinds;
+}
+
+std::string llama_class(const LlamaConfig& config) {
+  std::string name = config.kind;
+  name[0] = static_cast<char>(std::toupper(name[0]));
+  return name + "ForCausalLM";
 }
 
 LlamaConfig llama_from_json(const json& j, std::string_view where) {
   if (!j.is_object()) throw UserError(cat(where, " is no model configuration: it is not a JSON object"));
-  const auto kind = get_or<std::string>(j, "model_type", "", where);
-  if (kind != "llama") throw UserError(cat(where, " has model_type '", kind, "'; supported: llama"));
   LlamaConfig config;
+  config.kind = get_or<std::string>(j, "model_type", "", where);
+  const auto usual = kind_defaults().find(config.kind);
+  if (usual == kind_defaults().end())
+    throw UserError(cat(where, " has model_type '", config.kind, "'; supported: ", join(llama_kinds())));
   config.vocabulary = get<int64_t>(j, "vocab_size", where);
   config.dim = get<int64_t>(j, "hidden_size", where);
   config.layers = get<int64_t>(j, "num_hidden_layers", where);
   config.heads = get<int64_t>(j, "num_attention_heads", where);
-  config.key_heads = get_or(j, "num_key_value_heads", config.heads, where);
+  const bool as_heads = usual->second.key_heads == 0 || j.contains("num_key_value_heads");  // there, but null
+  config.key_heads = get_or(j, "num_key_value_heads", as_heads ? config.heads : usual->second.key_heads, where);
   if (config.heads < 1) throw UserError(cat(where, ": num_attention_heads must be 1 or more"));
-  config.head_dim = get_or(j, "head_dim", config.dim / config.heads, where);
+  const int64_t head_dim = usual->second.head_dim > 0 ? usual->second.head_dim : config.dim / config.heads;
+  config.head_dim = get_or(j, "head_dim", head_dim, where);
   config.hidden = get<int64_t>(j, "intermediate_size", where);
   config.norm_eps = get_or(j, "rms_norm_eps", 1e-6, where);
   config.tied = get_or(j, "tie_word_embeddings", false, where);
-  config.max_tokens = get_or<int64_t>(j, "max_position_embeddings", 2048, where);
+  config.max_tokens = get_or(j, "max_position_embeddings", usual->second.max_tokens, where);
   config.rope = rope_from_json(j, where);
-  for (const char* key : {"attention_bias", "mlp_bias"})
-    if (get_or(j, key, false, where)) throw UserError(cat(where, ": ", key, " is not supported, only false"));
+  // Other kinds do not look at it.
+  if (config.kind == "llama" || config.kind == "qwen3")
+    config.attention_bias = get_or(j, "attention_bias", false, where);
+  read_windows(j, config, where);
+  if (config.kind == "llama" && get_or(j, "mlp_bias", false, where))
+    throw UserError(cat(where, ": mlp_bias is not supported, only false"));
+  if (j.contains("quantization_config") && !j["quantization_config"].is_null())
+    throw UserError(cat(where, ": quantization_config is not supported, only weights that are not quantized"));
   if (const auto act = get_or<std::string>(j, "hidden_act", "silu", where); act != "silu")
     throw UserError(cat(where, ": hidden_act '", act, "' is not supported, only silu"));
   check_config(config);
@@ -216,28 +308,28 @@ json to_json(const LlamaConfig& config) {
   }
   json parameters = scaling;
   parameters["rope_theta"] = config.rope.theta;
-  return {{"architectures", {"LlamaForCausalLM"}},
-          {"model_type", "llama"},
-          {"vocab_size", config.vocabulary},
-          {"hidden_size", config.dim},
-          {"num_hidden_layers", config.layers},
-          {"num_attention_heads", config.heads},
-          {"num_key_value_heads", config.key_heads},
-          {"head_dim", config.head_dim},
-          {"intermediate_size", config.hidden},
-          {"rms_norm_eps", config.norm_eps},
-          {"tie_word_embeddings", config.tied},
-          {"max_position_embeddings", config.max_tokens},
-          {"rope_parameters", parameters},
-          {"rope_theta", config.rope.theta},
-          {"rope_scaling", config.rope.type == "default" ? json() : scaling},
-          {"hidden_act", "silu"},
-          {"attention_bias", false},
-          {"mlp_bias", false},
-          {"attention_dropout", 0.0},
-          {"bos_token_id", nullptr},
-          {"eos_token_id", nullptr},
-          {"pad_token_id", nullptr}};
+  json j = {{"architectures", {llama_class(config)}},
+            {"model_type", config.kind},
+            {"vocab_size", config.vocabulary},
+            {"hidden_size", config.dim},
+            {"num_hidden_layers", config.layers},
+            {"num_attention_heads", config.heads},
+            {"num_key_value_heads", config.key_heads},
+            {"head_dim", config.head_dim},
+            {"intermediate_size", config.hidden},
+            {"rms_norm_eps", config.norm_eps},
+            {"tie_word_embeddings", config.tied},
+            {"max_position_embeddings", config.max_tokens},
+            {"rope_parameters", parameters},
+            {"rope_theta", config.rope.theta},
+            {"rope_scaling", config.rope.type == "default" ? json() : scaling},
+            {"hidden_act", "silu"},
+            {"attention_dropout", 0.0},
+            {"bos_token_id", nullptr},
+            {"eos_token_id", nullptr},
+            {"pad_token_id", nullptr}};
+  write_kind(j, config);
+  return j;
 }
 
 }  // namespace startrail

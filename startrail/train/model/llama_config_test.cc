@@ -102,6 +102,92 @@ TEST(LlamaConfig, ReadsWhatItWrites) {
   }
 }
 
+TEST(LlamaConfig, ReadsWhatItWritesOfEveryKind) {
+  const auto both = [](LlamaConfig config) {
+    EXPECT_EQ(config.parameters(), count_parameters(Llama(config))) << config.kind;
+    const json written = to_json(config);
+    const LlamaConfig read = llama_from_json(json::parse(written.dump()), "config.json");
+    EXPECT_EQ(to_json(read), written) << config.kind;
+    EXPECT_EQ(read.kind, config.kind);
+    EXPECT_EQ(read.attention_bias, config.attention_bias);
+    EXPECT_EQ(read.window, config.window);
+    EXPECT_EQ(read.windowed, config.windowed);
+    EXPECT_EQ(read.parameters(), config.parameters());
+    return written;
+  };
+  EXPECT_EQ(both({.attention_bias = true})["attention_bias"], true);
+  EXPECT_EQ(both({.kind = "mistral"})["sliding_window"], nullptr);
+  const json mistral = both({.kind = "mistral", .window = 77});
+  EXPECT_EQ(mistral["sliding_window"], 77);
+  EXPECT_EQ(mistral["architectures"][0], "MistralForCausalLM");
+  const json qwen2 = both({.kind = "qwen2"});
+  EXPECT_EQ(qwen2["use_sliding_window"], false);
+  EXPECT_EQ(qwen2["architectures"][0], "Qwen2ForCausalLM");
+  both({.kind = "qwen2", .window = 9});
+  const json qwen3 =
+      both({.kind = "qwen3", .attention_bias = true, .window = 9, .windowed = {false, false, true, true}});
+  EXPECT_EQ(qwen3["max_window_layers"], 2);
+  EXPECT_EQ(qwen3["layer_types"][1], "full_attention");
+  EXPECT_EQ(qwen3["layer_types"][2], "sliding_attention");
+}
+
+// Heads of config.json files as they were published, and the parameters of those models.
+TEST(LlamaConfig, ReadsPublishedModels) {
+  const auto read = [](const char* text) { return llama_from_json(json::parse(text), "config.json"); };
+  const LlamaConfig qwen2 = read(R"({"model_type": "qwen2", "hidden_size": 3584, "intermediate_size": 18944,
+      "max_position_embeddings": 131072, "max_window_layers": 28, "num_attention_heads": 28, "num_hidden_layers": 28,
+      "num_key_value_heads": 4, "rms_norm_eps": 1e-06, "rope_theta": 1000000.0, "sliding_window": 131072,
+      "tie_word_embeddings": false, "torch_dtype": "bfloat16", "use_sliding_window": false, "vocab_size": 152064})");
+  EXPECT_EQ(qwen2.parameters(), 7'615'616'512);  // Qwen2.5-7B
+  EXPECT_EQ(qwen2.window, 0);
+  EXPECT_EQ(qwen2.rope.theta, 1e6);
+  const LlamaConfig qwen3 = read(R"({"model_type": "qwen3", "attention_bias": false, "head_dim": 128,
+      "hidden_size": 1024, "intermediate_size": 3072, "max_window_layers": 28, "num_attention_heads": 16,
+      "num_hidden_layers": 28, "num_key_value_heads": 8, "rope_scaling": null, "rope_theta": 1000000,
+      "sliding_window": null, "tie_word_embeddings": true, "use_sliding_window": false, "vocab_size": 151936})");
+  EXPECT_EQ(qwen3.parameters(), 596'049'920);  // Qwen3-0.6B
+  const LlamaConfig mistral = read(R"({"model_type": "mistral", "hidden_size": 4096, "intermediate_size": 14336,
+      "max_position_embeddings": 32768, "num_attention_heads": 32, "num_hidden_layers": 32, "num_key_value_heads": 8,
+      "rms_norm_eps": 1e-05, "rope_theta": 10000.0, "sliding_window": 4096, "vocab_size": 32000})");
+  EXPECT_EQ(mistral.parameters(), 7'241'732'096);  // Mistral-7B-v0.1
+  EXPECT_EQ(mistral.window_of(0), 4096);
+  EXPECT_EQ(mistral.window_of(31), 4096);
+}
+
+TEST(LlamaConfig, FindsTheWindowsOfLayers) {
+  const auto windows = [](const char* kind, const std::function<void(json&)>& change) {
+    json j = to_json({.kind = kind});
+    for (const char* key : {"use_sliding_window", "sliding_window", "max_window_layers", "layer_types"}) j.erase(key);
+    change(j);
+    const LlamaConfig config = llama_from_json(j, "config.json");
+    std::vector<int64_t> found;
+    for (int64_t layer = 0; layer < config.layers; ++layer) found.push_back(config.window_of(layer));
+    return found;
+  };
+  using Windows = std::vector<int64_t>;
+  EXPECT_EQ(windows("mistral", [](json&) {}), (Windows{4096, 4096, 4096, 4096}));  // transformers' default
+  EXPECT_EQ(windows("mistral", [](json& j) { j["sliding_window"] = nullptr; }), Windows(4));
+  for (const char* kind : {"qwen2", "qwen3"}) {
+    EXPECT_EQ(windows(kind, [](json& j) { j["sliding_window"] = 5; }), Windows(4));
+    const auto used = [&](const std::function<void(json&)>& change) {
+      return windows(kind, [&](json& j) {
+        j["use_sliding_window"] = true;
+        j["sliding_window"] = 5;
+        change(j);
+      });
+    };
+    EXPECT_EQ(used([](json&) {}), Windows(4));  // from layer 28 on
+    EXPECT_EQ(used([](json& j) { j["max_window_layers"] = 3; }), (Windows{0, 0, 0, 5}));
+    EXPECT_EQ(used([](json& j) { j["max_window_layers"] = 0; }), (Windows{5, 5, 5, 5}));
+    // The list is what counts where there is one.
+    EXPECT_EQ(used([](json& j) {
+                j["max_window_layers"] = 3;
+                j["layer_types"] = {"sliding_attention", "full_attention", "sliding_attention", "full_attention"};
+              }),
+              (Windows{5, 0, 5, 0}));
+  }
+}
+
 TEST(LlamaConfig, ReadsOldAndNewKeysOfRopeAlike) {
   const auto same = [](const json& old_scaling, const Rope& expected) {
     const LlamaConfig older = llama_from_json(changed([&](json& j) {
@@ -162,11 +248,14 @@ TEST(LlamaConfig, FillsInWhatMayBeLeftOut) {
 
 TEST(LlamaConfig, RefusesWhatWouldChangeTheResult) {
   EXPECT_EQ(refusal([](json&) {}), "no error");
-  EXPECT_EQ(refusal([](json& j) { j["model_type"] = "mistral"; }),
-            "config.json has model_type 'mistral'; supported: llama");
-  EXPECT_EQ(refusal([](json& j) { j.erase("model_type"); }), "config.json has model_type ''; supported: llama");
-  EXPECT_EQ(refusal([](json& j) { j["attention_bias"] = true; }),
-            "config.json: attention_bias is not supported, only false");
+  const std::string kinds = "supported: llama, qwen2, qwen3, mistral";
+  EXPECT_EQ(refusal([](json& j) { j["model_type"] = "qwen3_moe"; }),
+            "config.json has model_type 'qwen3_moe'; " + kinds);
+  EXPECT_EQ(refusal([](json& j) { j.erase("model_type"); }), "config.json has model_type ''; " + kinds);
+  EXPECT_EQ(refusal([](json& j) {
+              j["quantization_config"] = {{"quant_method", "fp8"}};
+            }),
+            "config.json: quantization_config is not supported, only weights that are not quantized");
   EXPECT_EQ(refusal([](json& j) { j["mlp_bias"] = true; }), "config.json: mlp_bias is not supported, only false");
   EXPECT_EQ(refusal([](json& j) { j["hidden_act"] = "gelu"; }),
             "config.json: hidden_act 'gelu' is not supported, only silu");
@@ -178,6 +267,33 @@ TEST(LlamaConfig, RefusesWhatWouldChangeTheResult) {
   const std::string partial = "config.json: rope over a part of the head (partial_rotary_factor) is not supported";
   EXPECT_EQ(refusal([](json& j) { j["partial_rotary_factor"] = 0.5; }), partial);
   EXPECT_EQ(refusal([](json& j) { j["rope_parameters"]["partial_rotary_factor"] = 0.5; }), partial);
+}
+
+TEST(LlamaConfig, RefusesWindowsThatCannotBe) {
+  const auto refused = [](const std::string& kind, const std::function<void(json&)>& change) {
+    return refusal([&](json& j) {
+      j = to_json({.kind = kind});
+      change(j);
+    });
+  };
+  const json last = {"full_attention", "full_attention", "full_attention", "sliding_attention"};
+  EXPECT_EQ(refused("mistral", [](json& j) { j["sliding_window"] = 0; }),
+            "config.json: sliding_window 0 must be 1 or more, or null");
+  EXPECT_EQ(refused("mistral", [&](json& j) { j["layer_types"] = last; }),
+            "config.json: layer_types has sliding_attention, but no sliding_window is given");
+  EXPECT_EQ(refused("mistral",
+                    [&](json& j) {
+                      j["layer_types"] = last;
+                      j["sliding_window"] = 8;
+                    }),
+            "config.json: layer_types that leave layers without the window are not supported for mistral");
+  EXPECT_EQ(refused("qwen2", [&](json& j) { j["layer_types"] = last; }),
+            "config.json: layer_types has sliding_attention, but no sliding_window is given or used "
+            "(use_sliding_window)");
+  EXPECT_EQ(refused("qwen3", [](json& j) { j["layer_types"] = {"full_attention"}; }),
+            "config.json: layer_types names 1 layers, but there are 4");
+  EXPECT_EQ(refused("qwen3", [](json& j) { j["layer_types"][2] = "chunked_attention"; }),
+            "config.json: layer type 'chunked_attention' is not supported, only full_attention and sliding_attention");
 }
 
 TEST(LlamaConfig, RefusesMissingKeysAndWrongTypes) {
@@ -209,6 +325,7 @@ TEST(LlamaConfig, RefusesShapesThatCannotBe) {
   EXPECT_EQ(refusal({.key_heads = 0}), "model kv_heads 0 must be 1 or more, and at most 2^31");
   EXPECT_EQ(refusal({.head_dim = 0}), "model head_dim 0 must be 1 or more, and at most 2^31");
   EXPECT_EQ(refusal({.hidden = 0}), "model hidden 0 must be 1 or more, and at most 2^31");
+  EXPECT_EQ(refusal({.kind = "gemma"}), "model kind 'gemma' is not known; valid: llama, qwen2, qwen3, mistral");
   EXPECT_EQ(refusal({.norm_eps = 0}), "model norm_eps 0 must be above 0");
   EXPECT_EQ(refusal({.rope = {.theta = 1}}), "rope theta 1 must be above 1");
   EXPECT_EQ(refusal({.rope = {.type = "linear", .factor = 0.5}}), "rope factor 0.5 must be 1 or more");

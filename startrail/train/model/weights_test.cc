@@ -204,7 +204,7 @@ TEST(Weights, RefuseFoldersWithoutAModel) {
   folder.write("config.json", "{\"model_type\": ");
   EXPECT_NE(refused().find(folder.path("config.json") + " is not whole JSON"), std::string::npos);
   folder.write("config.json", "{\"model_type\": \"gpt2\"}");
-  EXPECT_EQ(refused(), folder.path("config.json") + " has model_type 'gpt2'; supported: llama");
+  EXPECT_EQ(refused(), folder.path("config.json") + " has model_type 'gpt2'; supported: llama, qwen2, qwen3, mistral");
   EXPECT_EQ(error_of([&] { read_json(folder.path("none.json")); }),
             folder.path("none.json") + " cannot be opened as a file");
 }
