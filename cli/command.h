@@ -34,6 +34,9 @@ void be_silent();
 // Whether std::cout or std::cerr leads to a terminal of the process, so that lines may be wiped and written again.
 bool shows_live(const std::ostream& stream);
 
+// Columns of the terminal that std::cout leads to, as wide as it is now; many where it does not say.
+size_t live_columns();
+
 // A line on stderr that says what is being done and is wiped when done; nothing unless stderr is a terminal.
 class Progress {
  public:

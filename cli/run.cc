@@ -1,6 +1,7 @@
 #include "cli/run.h"
 
 #include <signal.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <ATen/Parallel.h>
@@ -10,6 +11,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iostream>
+#include <limits>
 
 #include "cli/command.h"
 #include "cli/world.h"
@@ -87,6 +89,12 @@ void be_silent() {
 bool shows_live(const std::ostream& stream) {
   return &stream == &std::cout ? Process::own_out && isatty(STDOUT_FILENO)
                                : &stream == &std::cerr && Process::own_err && isatty(STDERR_FILENO);
+}
+
+size_t live_columns() {
+  winsize size{};
+  const bool known = ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
+  return known ? size.ws_col : std::numeric_limits<size_t>::max();
 }
 
 void Progress::show(const std::string& what) {

@@ -27,7 +27,7 @@ struct TrainFlags {
   TrainRequest request;
   CommFlags comm;
   std::string profile;
-  bool dry_run = false, help_config = false, json = false;
+  bool tensorboard = false, dry_run = false, help_config = false, json = false;
 };
 
 constexpr double kKillSeconds = 25;  // launchers kill a process 30 s after they asked it to end
@@ -161,13 +161,20 @@ void run(TrainFlags& flags) {
   flags.request.restarted = processes && processes->restarted();
   const TrainJob job = make_job(flags.request, processes);
   const TrainConfig& config = job.config;
+  if (!job.warning.empty()) std::cerr << "startrail: warning: " << job.warning << "\n";
+  // The same line again, after the end.
+  if (flags.request.resume == kResumeAuto && job.step >= config.train.steps) {
+    std::cout << "nothing to do: " << config.run.folder << " is at step " << job.step << " of " << config.train.steps
+              << "\n";
+    return;
+  }
   const std::shared_ptr<World> shared = world_of(processes, static_cast<int>(config.parallel.ranks));
   World& world = *shared;
   if (processes) processes->set_timeout(std::chrono::seconds(config.parallel.timeout_s));
   world.compare(job_facts(job));
   const int threads = world.threads_each(static_cast<int>(config.parallel.threads));
   const Estimate estimated = estimate(config, job.model, threads);
-  check_start(job, world, flags.profile, /*verify=*/flags.dry_run);
+  check_start(job, world, flags.profile);
   if (!flags.json) print_job(job, estimated, world);
   if (flags.dry_run) {
     if (flags.json)
@@ -188,6 +195,7 @@ void run(TrainFlags& flags) {
   Display display(5);
   Training training = make_training(job);
   training.profile = flags.profile;
+  training.tensorboard = flags.tensorboard;
   training.observer.on_step = [&](const StepReport& report) {
     steps_done = report.step;
     step_ended_at = clock_seconds(CLOCK_MONOTONIC);
@@ -233,9 +241,13 @@ void add_train(CLI::App& app) {
       ->add_option("--from", flags->request.from,
                    "Start from the weights in this folder (config.json, model.safetensors)")
       ->type_name("FOLDER");
-  command->add_option("--resume", flags->request.resume, "Go on with this run's newest checkpoint, or this checkpoint")
-      ->type_name("FOLDER");
+  command
+      ->add_option("--resume", flags->request.resume,
+                   "Go on with this run's newest whole checkpoint, or this checkpoint; auto: with that of run.folder if "
+                   "there is one, else start")
+      ->type_name("FOLDER|auto");
   command->add_option("--profile", flags->profile, "Write the first steps as a trace for Perfetto")->type_name("FILE");
+  command->add_flag("--tensorboard", flags->tensorboard, "Also write the metrics into the run's folder for TensorBoard");
   flags->comm.add_to(*command, /*timeout=*/false);
   command->add_flag("--dry-run", flags->dry_run,
                     "Say what would be trained, its memory and bytes, and check everything");

@@ -30,6 +30,8 @@ std::string ratio_text(int64_t part, int64_t whole) {
   return whole > 0 ? fixed(static_cast<double>(part) / static_cast<double>(whole), 3) : "-";
 }
 
+std::string loss_text(double loss) { return std::isfinite(loss) ? fixed(loss, 4) : "not a number"; }
+
 std::string describe(const ModelConfig& model) {
   const Dimensions d = dimensions(model);
   std::string text = cat(d.layers, " layers, dim ", d.dim, ", ", d.heads, " heads");
@@ -56,6 +58,15 @@ std::string ranks_text(const TrainConfig& config, const World& world) {
              plural(world.threads_each(static_cast<int>(config.parallel.threads)), "thread"), " each");
 }
 
+// Why the ranks form this grid, where that was left open.
+std::string choice_text(const TrainConfig& config, const ModelConfig& model) {
+  const auto choice = sequence_ranks(config) > 1 ? grid_choice(config, model) : std::nullopt;
+  if (!choice) return "";
+  return cat("grid      auto: of ", plural(choice->fitting, "grid"), " that fit, the one that sends the fewest bytes",
+             choice->equal > 1 ? cat(", and of the ", choice->equal, " that send so few the one that holds least") : "",
+             "\n");
+}
+
 struct Baselines {
   double unigram = 0;             // entropy of the validation data itself
   std::optional<double> trigram;  // counted on the training data
@@ -73,7 +84,7 @@ Baselines baselines(const Corpora& data, int64_t vocabulary) {
 
 void print_job(const TrainJob& job, const Estimate& e, const World& world) {
   const TrainConfig& c = job.config;
-  const AttentionOptions attention = attention_options(c);
+  const AttentionOptions attention = attention_options(c, job.model);
   const auto mb = [](int64_t bytes) { return human_bytes(static_cast<double>(bytes)); };
   std::cout << "model     " << human_count(static_cast<double>(e.parameters)) << " parameters: " << describe(job.model)
             << ", " << c.train.precision << "\n"
@@ -87,7 +98,7 @@ void print_job(const TrainJob& job, const Estimate& e, const World& world) {
   const std::string scheme = scheme_of(attention.grid);
   std::cout << (scheme.empty() || c.parallel.ranks == 1 ? "" : cat(" (", scheme, ")")) << ", "
             << to_text(attention.order) << "\n"
-            << "memory    " << mb(e.rank_bytes()) << " a rank: weights " << mb(e.weights) << ", gradients "
+            << choice_text(c, job.model) << "memory    " << mb(e.rank_bytes()) << " a rank: weights " << mb(e.weights) << ", gradients "
             << mb(e.gradients) << ", optimizer " << mb(e.optimizer) << ", saved activations " << mb(e.saved)
             << ", working " << mb(e.working) << "\n"
             << "a step    sends " << mb(e.attention_bytes)
@@ -104,13 +115,20 @@ void Display::show(const StepReport& r, size_t skipped) {
   ++steps_;
   if (r.validation) validation_ = r.validation;
   const double left = spent_ / static_cast<double>(steps_) * static_cast<double>(r.steps - r.step);
-  std::string line = cat("step ", r.step, "/", r.steps, "  loss ", fixed(r.loss, 4));
-  if (validation_) line += cat("  val ", fixed(*validation_, 4));
+  std::string line = cat("step ", r.step, "/", r.steps, "  loss ", loss_text(r.loss));
+  if (validation_) line += cat("  val ", loss_text(*validation_));
   line += cat("  ", human_count(r.tokens_per_second), " tok/s  waiting ", fixed(100 * r.wait_share, 0), "%  ",
               human_bytes(static_cast<double>(r.peak_bytes)), "/rank  ETA ", clock_text(left));
   if (skipped > 0) line += cat("  skipped ", skipped);
   since_ += r.seconds;
+  if (!std::isfinite(r.loss) && !diverged_) {
+    std::cout << (live_ ? "\r\033[K" : "") << "the loss is no longer a number: the run diverged at step " << r.step
+              << ", which changed nothing; a few such steps in a row end it" << std::endl;
+  }
+  diverged_ = !std::isfinite(r.loss);
   if (live_) {
+    // One that wraps could not be wiped. A line that stays may.
+    if (!r.validation) line = line.substr(0, live_columns() - 1);
     std::cout << "\r\033[K" << line << (r.validation ? "\n" : "") << std::flush;
   } else if (r.validation || steps_ == 1 || r.step == r.steps || since_ >= between_) {
     std::cout << line << std::endl;
@@ -130,11 +148,11 @@ void print_summary(const TrainJob& job, const TrainingResult& result, const Esti
             << (result.stopped ? cat("stopped at step ", last.step, " of ", last.steps) : "done") << ": "
             << human_count(static_cast<double>(result.tokens)) << " tokens in " << clock_text(result.seconds) << ", "
             << human_count(rate) << " tokens/s\n"
-            << "  training loss     " << fixed(last.loss, 4) << (job.tokens ? " nats a token\n" : " mean square\n");
-  if (result.validation && !job.tokens) std::cout << "  validation loss   " << fixed(*result.validation, 4) << "\n";
+            << "  training loss     " << loss_text(last.loss) << (job.tokens ? " nats a token\n" : " mean square\n");
+  if (result.validation && !job.tokens) std::cout << "  validation loss   " << loss_text(*result.validation) << "\n";
   if (result.validation && job.tokens) {
     const Baselines base = baselines(job.tokens->data(), std::get<LlamaConfig>(job.model).vocabulary);
-    std::cout << "  validation loss   " << fixed(*result.validation, 4)
+    std::cout << "  validation loss   " << loss_text(*result.validation)
               << " (the best unigram model of the same data: " << fixed(base.unigram, 4);
     if (base.trigram) std::cout << "; a trigram model counted on the training data: " << fixed(*base.trigram, 4);
     std::cout << ")\n";
@@ -161,7 +179,7 @@ nlohmann::json to_json(const TrainJob& job, const Estimate& e) {
       {"tokens", job.config.train.tokens},
       {"batch", job.config.train.batch},
       {"ranks", job.config.parallel.ranks},
-      {"grid", to_text(attention_options(job.config).grid)},
+      {"grid", to_text(attention_options(job.config, job.model).grid)},
       {"data", job.source->describe()},
       {"memory_bytes",
        {{"weights", e.weights},

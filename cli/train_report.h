@@ -25,7 +25,7 @@ class Display {
  private:
   double between_, since_ = 0, spent_ = 0;
   int64_t steps_ = 0;
-  bool live_;
+  bool live_, diverged_ = false;
   std::optional<double> validation_;
 };
 

@@ -7,7 +7,7 @@ namespace startrail {
 
 void throw_file_error(const std::string& file, const char* what, int code) {
   const std::string message = cat(file, " ", what, ": ", std::strerror(code));
-  for (int machine : {EIO, ENOSPC, EDQUOT, EMFILE, ENFILE, ENOMEM})
+  for (int machine : {EIO, ENOSPC, EDQUOT, EFBIG, EMFILE, ENFILE, ENOMEM})
     if (code == machine) throw ClusterError(message);
   throw UserError(message);
 }

@@ -98,8 +98,10 @@ nlohmann::json read_json(const fs::path& file) {
   if (!in || fs::is_directory(file)) throw UserError(cat(file.string(), " cannot be opened as a file"));
   try {
     return nlohmann::json::parse(in);
-  } catch (const nlohmann::json::exception& error) {
-    throw UserError(cat(file.string(), " is not whole JSON: ", error.what()));
+  } catch (const nlohmann::json::parse_error& error) {  // its own words may quote the whole file
+    throw UserError(cat(file.string(), " is not whole JSON: it cannot be read beyond byte ", error.byte));
+  } catch (const nlohmann::json::exception&) {
+    throw UserError(cat(file.string(), " is not whole JSON: a number in it is too large"));
   }
 }
 

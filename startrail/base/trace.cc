@@ -1,7 +1,9 @@
 #include "startrail/base/trace.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
+#include <filesystem>
 #include <fstream>
 #include <limits>
 #include <nlohmann/json.hpp>
@@ -102,8 +104,12 @@ void write_traces(const std::filesystem::path& file, const std::vector<std::stri
   start_at_zero(events);
   std::ofstream out(file);
   out << events_text(events);
-  if (!out.flush())
-    throw UserError(cat("the trace ", file.string(), " cannot be written: give a file in a folder that exists"));
+  if (out.flush()) return;
+  const int code = errno;
+  out.close();
+  std::error_code ignored;
+  if (std::filesystem::is_regular_file(file, ignored)) std::filesystem::remove(file, ignored);  // half of it is no use
+  throw_file_error(cat("the trace ", file.string()), "cannot be written", code);
 }
 
 void merge_traces(const std::vector<std::filesystem::path>& files, const std::filesystem::path& into,

@@ -108,7 +108,7 @@ TEST(Trace, RefusesAFileThatCannotBeWritten) {
   const TempFolder folder;
   const std::string file = folder.path("no-such-folder/trace.json");
   EXPECT_EQ(error_of([&] { write_traces(file, {trace_text(RankTrace(0))}); }),
-            cat("the trace ", file, " cannot be written: give a file in a folder that exists"));
+            cat("the trace ", file, " cannot be written: No such file or directory"));
 }
 
 }  // namespace

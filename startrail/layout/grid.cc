@@ -5,6 +5,7 @@
 #include <set>
 
 #include "startrail/base/error.h"
+#include "startrail/base/nearest.h"
 #include "startrail/base/numbers.h"
 
 namespace startrail {
@@ -12,6 +13,29 @@ namespace {
 
 constexpr std::string_view kForms =
     "ring, startrail:C, ulysses, usp:U, allgather, mesh:A, or heads=...,team=...,ring=...,stripe=...[,order=...]";
+
+// ", the nearest is ..." for a misspelt name, with the argument that was given.
+std::string nearest_text(std::string_view text) {
+  constexpr std::string_view kNames[] = {"ring", "startrail:C", "ulysses", "usp:U", "allgather", "mesh:A"};
+  const std::string_view given = text.substr(0, text.find(':'));
+  const auto distance = [&](std::string_view name) { return edit_distance(given, name.substr(0, name.find(':'))); };
+  const std::string_view nearest = *std::min_element(
+      std::begin(kNames), std::end(kNames), [&](auto a, auto b) { return distance(a) < distance(b); });
+  if (distance(nearest) > given.size() / 2) return "";  // another word altogether
+  const size_t colon = nearest.find(':');
+  if (colon == std::string_view::npos || given.size() == text.size()) return cat(", the nearest is ", nearest);
+  return cat(", the nearest is ", nearest.substr(0, colon), text.substr(given.size()));
+}
+
+// The same for an axis of the full form.
+std::string nearest_axis(std::string_view given) {
+  std::vector<std::string> names{"order"};
+  for (Axis axis : kAxes) names.push_back(to_text(axis));
+  const auto nearest = std::min_element(names.begin(), names.end(), [&](const auto& a, const auto& b) {
+    return edit_distance(given, a) < edit_distance(given, b);
+  });
+  return edit_distance(given, *nearest) > given.size() / 2 ? "" : cat(": for '", given, "' the nearest is ", *nearest);
+}
 
 std::vector<int> square_divisors(int ranks) {
   std::vector<int> all;
@@ -67,7 +91,7 @@ Grid parse_full_form(std::string_view text, int ranks) {
     } else if (key == "order") {
       grid.order = parse_axis_order(value);
     } else {
-      throw UserError(cat("grid '", text, "' is not known; valid grids: ", kForms));
+      throw UserError(cat("grid '", text, "' is not known", nearest_axis(key), "; valid grids: ", kForms));
     }
   }
   const int64_t rest = int64_t{grid.heads} * grid.team * grid.stripe;
@@ -147,7 +171,7 @@ Grid parse_grid(std::string_view text, int ranks) {
       return {.team = a, .stripe = ranks / a};
     }
   }
-  throw UserError(cat("grid '", text, "' is not known; valid grids: ", kForms));
+  throw UserError(cat("grid '", text, "' is not known", nearest_text(text), "; valid grids: ", kForms));
 }
 
 std::string to_text(Axis axis) {

@@ -126,7 +126,7 @@ TEST(Grid, SchemeNamesReadBack) {
 }
 
 TEST(Grid, RefusesUnknownNames) {
-  for (const char* text : {"", "rings", "ring:2", "startrail", "loong:4", "team", "colour=3", "team=2,"})
+  for (const char* text : {"", "loong:4", "team", "colour=3", "team=2,"})
     EXPECT_EQ(refusal(text, 16), cat("grid '", text, "' is not known; valid grids: ", kForms));
   EXPECT_EQ(refusal("ring", 0), "0 ranks cannot form a grid: give 1 or more");
 }
@@ -181,6 +181,21 @@ TEST(Heads, RefusalsGiveTheChoices) {
   EXPECT_EQ(error_of([] { check_heads({.heads = 6}, 12, 4); }),
             "heads axis 6 does not fit 12 heads with 4 key/value heads: it must divide the heads, and divide or be "
             "divided by the key/value heads; valid: 1, 2, 4, 12");
+}
+
+TEST(Grid, NamesTheNearestOfAMisspeltOne) {
+  const auto refusal = [](const char* text) {
+    const std::string error = error_of([&] { parse_grid(text, 16); });
+    return error.substr(0, error.find("; valid grids: "));
+  };
+  EXPECT_EQ(refusal("startrial:2"), "grid 'startrial:2' is not known, the nearest is startrail:2");
+  EXPECT_EQ(refusal("startrail"), "grid 'startrail' is not known, the nearest is startrail:C");
+  EXPECT_EQ(refusal("rings"), "grid 'rings' is not known, the nearest is ring");
+  EXPECT_EQ(refusal("rnig"), "grid 'rnig' is not known, the nearest is ring");
+  EXPECT_EQ(refusal("ring:2"), "grid 'ring:2' is not known, the nearest is ring");
+  EXPECT_EQ(refusal("ulyses"), "grid 'ulyses' is not known, the nearest is ulysses");
+  EXPECT_EQ(refusal("teem=2,ring=8"), "grid 'teem=2,ring=8' is not known: for 'teem' the nearest is team");
+  EXPECT_EQ(refusal("pipeline"), "grid 'pipeline' is not known");
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 #include <cstring>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <set>
 
 #include "startrail/base/error.h"
@@ -41,31 +42,83 @@ int64_t step_of(const fs::path& folder) {
   return read.ec == std::errc() && read.ptr == end ? step : -1;
 }
 
-// Complete checkpoints of a run by step, lowest first.
+// Checkpoints of a run by step, lowest first: complete when they got their names, whatever became of them.
 std::vector<fs::path> checkpoints(const fs::path& run) {
   std::vector<fs::path> found;
   std::error_code none;
   for (const auto& entry : fs::directory_iterator(run / kCheckpointFolder, none))
-    if (step_of(entry.path()) >= 0 && fs::exists(entry.path() / kStateFile)) found.push_back(entry.path());
+    if (step_of(entry.path()) >= 0) found.push_back(entry.path());
   std::sort(found.begin(), found.end(), [](auto& a, auto& b) { return step_of(a) < step_of(b); });
   return found;
 }
 
+constexpr const char* kSum = "checksum";  // in training.json: of the rest of it
+constexpr size_t kOldFields = 8;          // of one that was written before it had a checksum
+
+std::string sum_of(json state) {
+  state.erase(kSum);
+  const std::string text = state.dump();
+  return checksum(text.data(), text.size());
+}
+
 std::string state_text(const TrainingState& state, json files) {
-  const json json = {{"format", 1},
-                     {"step", state.step},
-                     {"examples", state.examples},
-                     {"updates", state.updates},
-                     {"seconds", state.seconds},
-                     {"data", state.data},
-                     {"settings", state.settings},
-                     {"files", std::move(files)}};
+  json json = {{"format", 1},
+               {"step", state.step},
+               {"examples", state.examples},
+               {"updates", state.updates},
+               {"seconds", state.seconds},
+               {"data", state.data},
+               {"settings", state.settings},
+               {"files", std::move(files)}};
+  json[kSum] = sum_of(json);
   return json.dump(1) + "\n";
 }
 
 // Out of sight, to be removed: a folder half removed must not look complete.
 void move_aside(const fs::path& folder) {
   fs::rename(folder, folder.parent_path() / cat(".", folder.filename().string(), ".old.partial"));
+}
+
+// A checkpoint's training.json, compared with its own checksum if it has one.
+json read_state_file(const fs::path& file) {
+  const json json = read_json(file);
+  if (!json.is_object()) throw UserError(cat(file.string(), " is damaged: it is no JSON object"));
+  if (json.contains(kSum) ? json[kSum] != sum_of(json) : json.size() > kOldFields)
+    throw UserError(cat(file.string(), " is damaged: it does not have the checksum it was written with"));
+  if (!json.contains("format")) throw UserError(cat(file.string(), " is damaged: it has no format"));
+  if (json["format"] != 1)
+    throw UserError(cat(file.string(), " has format ", json["format"].dump(), ", but this program reads format 1"));
+  return json;
+}
+
+// A field of it, or of a part of it.
+template <class Value, class Key>
+Value field(const json& object, const Key& key, const fs::path& file) {
+  try {
+    return object.at(key).template get<Value>();
+  } catch (const json::exception&) {  // its own words may quote all of the file
+    throw UserError(cat(file.string(), " is damaged: its field ", key, " is missing or of another kind"));
+  }
+}
+
+// What is wrong with a checkpoint, or nothing.
+std::string problem_of(const fs::path& checkpoint) {
+  try {
+    verify_checkpoint(checkpoint);
+    read_state(checkpoint);
+    return "";
+  } catch (const std::runtime_error& error) {  // also of a disk that fails
+    return error.what();
+  }
+}
+
+// The newest whole checkpoint of a run beside `without`, if there is one.
+std::optional<fs::path> newest_whole(const fs::path& run, const fs::path& without) {
+  auto all = checkpoints(run);
+  std::reverse(all.begin(), all.end());
+  for (const fs::path& one : all)
+    if (!fs::equivalent(one, without) && problem_of(one).empty()) return one;
+  return std::nullopt;
 }
 
 // Gives a finished folder its name in one step, also where a folder of that name is there already.
@@ -107,14 +160,40 @@ void remove_old(const fs::path& run, int64_t now, int64_t keep) {
 
 }  // namespace
 
-void save_checkpoint(const fs::path& run, const TrainingState& state, const Model& model, ShardedAdamW& optimizer,
-                     Group& world, int64_t keep) {
-  const fs::path folder = run / kCheckpointFolder, partial = folder / cat(".", name_of(state.step), ".partial");
+namespace {
+
+// Runs `body` on every rank; where the disk is the reason that it fails, says what the user can do.
+void agree_on_disk(Control& control, const fs::path& folder, int64_t step, int64_t bytes,
+                   const std::function<void()>& body) {
+  const auto fail = [&](const std::string& reason) {
+    throw ClusterError(cat("the checkpoint of step ", step, " cannot be saved: ", reason, "; it takes ",
+                           human_bytes(static_cast<double>(bytes)), ": make room, such as by deleting older ones in ",
+                           folder.string(), " or with a smaller run.keep, and go on with --resume"));
+  };
+  control.agree([&] {
+    try {
+      body();
+    } catch (const ClusterError& error) {
+      fail(error.what());
+    } catch (const fs::filesystem_error& error) {
+      if (error.code() != std::errc::no_space_on_device) throw;
+      fail(cat(error.path1().string(), ": ", error.code().message()));
+    }
+  });
+}
+
+void write_checkpoint(const fs::path& run, const fs::path& partial, const TrainingState& state, const Model& model,
+                      ShardedAdamW& optimizer, Group& world, int64_t keep) {
+  const fs::path folder = run / kCheckpointFolder;
   const int64_t size = count_parameters(model), between = (kShardUnit - size % kShardUnit) % kShardUnit;
   static_assert(kShardUnit * kElement == kPageBytes);
   Control& control = world.control();
+  const int64_t bytes = size * kElement * (optimizer.ema().defined() ? 4 : 3);
+  const auto agree = [&](const std::function<void()>& body) {
+    agree_on_disk(control, folder, state.step, bytes, body);
+  };
   // The same header everywhere, so every rank knows where its part goes.
-  control.agree([&] {
+  agree([&] {
     if (world.rank() != 0) return;
     fs::create_directories(folder);
     remove_partial(folder);
@@ -141,7 +220,7 @@ void save_checkpoint(const fs::path& run, const TrainingState& state, const Mode
   for (const Part& part : parts) {
     int64_t begin = 0;
     std::string hash;
-    control.agree([&] {
+    agree([&] {
       const at::Tensor values = part.values.contiguous();
       const auto end = static_cast<int64_t>(fs::file_size(partial / part.file));
       begin = end - (part.after + size) * kElement;
@@ -155,7 +234,7 @@ void save_checkpoint(const fs::path& run, const TrainingState& state, const Mode
       sums[part.file].push_back({begin + theirs.begin * kElement, begin + theirs.end * kElement, hashes[rank]});
     }
   }
-  control.agree([&] {
+  agree([&] {
     if (world.rank() != 0) return;
     json files = json::array();
     for (auto& [name, parts_of] : sums) {
@@ -178,6 +257,24 @@ void save_checkpoint(const fs::path& run, const TrainingState& state, const Mode
   });
 }
 
+}  // namespace
+
+void save_checkpoint(const fs::path& run, const TrainingState& state, const Model& model, ShardedAdamW& optimizer,
+                     Group& world, int64_t keep) {
+  const fs::path partial = run / kCheckpointFolder / cat(".", name_of(state.step), ".partial");
+  try {
+    write_checkpoint(run, partial, state, model, optimizer, world, keep);
+  } catch (...) {
+    std::error_code ignored;  // out of sight it would keep a full disk full
+    if (world.rank() == 0) fs::remove_all(partial, ignored);
+    throw;
+  }
+}
+
+void clear_partial(const fs::path& run) {
+  if (fs::exists(run / kCheckpointFolder)) remove_partial(run / kCheckpointFolder);
+}
+
 bool has_checkpoint(const fs::path& run) { return !checkpoints(run).empty(); }
 
 fs::path find_checkpoint(const fs::path& path) {
@@ -193,11 +290,22 @@ fs::path find_checkpoint(const fs::path& path) {
   return latest != all.end() ? *latest : all.back();
 }
 
+WholeCheckpoint find_whole_checkpoint(const fs::path& path) {
+  const fs::path found = find_checkpoint(path);
+  const std::string problem = problem_of(found);
+  if (problem.empty()) return {found, ""};
+  const bool named = fs::equivalent(found, path);
+  const fs::path place = fs::canonical(found).parent_path();  // `latest` is a link
+  const fs::path run = named && place.filename() == kCheckpointFolder ? place.parent_path() : path;
+  const std::optional<fs::path> whole = newest_whole(run, found);
+  if (!whole) throw UserError(cat(problem, "; the run has no other checkpoint that is whole"));
+  if (named) throw UserError(cat(problem, "; the newest whole checkpoint of the run is ", whole->string()));
+  return {*whole, cat(problem, ": going on from ", whole->string(), ", the newest whole checkpoint")};
+}
+
 fs::path model_folder(const fs::path& path) {
   if (fs::exists(path) && !fs::exists(path / kStateFile) && !has_checkpoint(path)) return path;
-  const fs::path checkpoint = find_checkpoint(path);
-  verify_checkpoint(checkpoint);
-  return checkpoint;
+  return find_whole_checkpoint(find_checkpoint(path)).path;
 }
 
 std::string weights_fingerprint(const fs::path& folder) {
@@ -213,37 +321,28 @@ std::string weights_fingerprint(const fs::path& folder) {
 
 TrainingState read_state(const fs::path& checkpoint) {
   const fs::path file = checkpoint / kStateFile;
-  const json json = read_json(file);
-  try {
-    if (json.at("format") != 1)
-      throw UserError(
-          cat(file.string(), " has format ", json.at("format").dump(), ", but this program reads format 1"));
-    return {json.at("step"),    json.at("examples"), json.at("updates"),
-            json.at("seconds"), json.at("data"),     json.at("settings")};
-  } catch (const json::exception& error) {
-    throw UserError(cat(file.string(), " is damaged: ", error.what()));
-  }
+  const json state = read_state_file(file);
+  return {field<int64_t>(state, "step", file),     field<int64_t>(state, "examples", file),
+          field<int64_t>(state, "updates", file),  field<double>(state, "seconds", file),
+          field<std::string>(state, "data", file), field<std::string>(state, "settings", file)};
 }
 
 void verify_checkpoint(const fs::path& checkpoint, int first, int of) {
-  const json state = read_json(checkpoint / kStateFile);
+  const fs::path state = checkpoint / kStateFile;
   int number = 0;
-  try {
-    for (const json& file : state.at("files")) {
-      const fs::path path = checkpoint / file.at("name").get<std::string>();
-      if (!fs::exists(path)) throw UserError(cat(path.string(), " is missing"));
-      if (static_cast<int64_t>(fs::file_size(path)) != file.at("bytes").get<int64_t>())
-        throw UserError(cat(path.string(), " has ", fs::file_size(path), " bytes and should have ",
-                            file.at("bytes").get<int64_t>()));
-      for (const json& part : file.at("parts")) {
-        if (number++ % of != first) continue;
-        if (checksum(path, part.at(0), part.at(1)) != part.at(2))
-          throw UserError(cat(path.string(), " is damaged: bytes ", part.at(0).get<int64_t>(), " to ",
-                              part.at(1).get<int64_t>(), " do not have the checksum they were written with"));
-      }
+  for (const json& file : field<json>(read_state_file(state), "files", state)) {
+    const fs::path path = checkpoint / field<std::string>(file, "name", state);
+    const auto bytes = field<int64_t>(file, "bytes", state);
+    if (!fs::exists(path)) throw UserError(cat(path.string(), " is missing"));
+    if (static_cast<int64_t>(fs::file_size(path)) != bytes)
+      throw UserError(cat(path.string(), " has ", fs::file_size(path), " bytes and should have ", bytes));
+    for (const json& part : field<json>(file, "parts", state)) {
+      if (number++ % of != first) continue;
+      const auto begin = field<int64_t>(part, 0, state), end = field<int64_t>(part, 1, state);
+      if (checksum(path, begin, end) != field<std::string>(part, 2, state))
+        throw UserError(cat(path.string(), " is damaged: bytes ", begin, " to ", end,
+                            " do not have the checksum they were written with"));
     }
-  } catch (const json::exception& error) {
-    throw UserError(cat((checkpoint / kStateFile).string(), " is damaged: ", error.what()));
   }
 }
 

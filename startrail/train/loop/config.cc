@@ -14,6 +14,7 @@ namespace {
 // So that counts of tokens and bytes fit 64 bits.
 constexpr double kMostTokens = 1e12, kMostBatch = 1e6, kMostSteps = 1e9;
 constexpr int64_t kMostRanks = 1024;
+constexpr const char* kAuto = "auto";
 
 void check_rope_settings(const TrainConfig& config) {
   const auto& m = config.model;
@@ -70,9 +71,27 @@ void check_kind(const TrainConfig& config) {
                           config.model.preset, " is a ", is_dit(config) ? "DiT" : "GPT", ": leave it out"));
 }
 
-// A grid's text, where it is left open that of most use.
-Grid grid_of(const std::string& text, int ranks) {
-  return parse_grid(text != "auto" ? text : ranks % 4 == 0 ? "startrail:2" : "ring", ranks);
+// All but the grid.
+AttentionOptions open_options(const TrainConfig& config) {
+  AttentionOptions options;
+  options.tokens = config.train.tokens;
+  const std::string& layout = config.parallel.layout;
+  options.order = parse_order(layout != kAuto ? layout : is_dit(config) ? "contiguous" : "zigzag");
+  options.mask.causal = !is_dit(config);
+  options.backward = parse_direction(config.parallel.backward);
+  options.partial = config.parallel.partial == "bfloat16" ? at::kBFloat16 : at::kFloat;
+  options.kernel = config.parallel.kernel;
+  return options;
+}
+
+// The grid that sends least, of so many ranks.
+GridChoice choose(AttentionOptions options, int ranks, const ModelConfig& model, at::ScalarType type,
+                  const Exchange& exchange) {
+  options.grid = {.ring = ranks};
+  const Dimensions d = dimensions(model);
+  const Problem problem =
+      make_problem(options, 1, static_cast<int>(d.heads), static_cast<int>(d.key_heads), d.head_dim, type);
+  return choose_grid(problem, exchange);
 }
 
 }  // namespace
@@ -259,7 +278,7 @@ Settings settings_of(TrainConfig& c) {
       {"parallel.grid",
        &c.parallel.grid,
        "How the ranks of one sequence share attention: ring, startrail:C, ulysses, usp:U, allgather, mesh:A, or "
-       "heads=..,team=..,ring=..,stripe=..; auto: startrail:2 where it fits, else ring.",
+       "heads=..,team=..,ring=..,stripe=..; auto: the one that sends the fewest bytes in a step.",
        {}},
       {"parallel.layout",
        &c.parallel.layout,
@@ -304,17 +323,23 @@ int thread_count(const TrainConfig& config) {
   return available_cores();
 }
 
-AttentionOptions attention_options(const TrainConfig& config) {
-  const int ranks = sequence_ranks(config);
-  AttentionOptions options;
-  options.grid = grid_of(config.parallel.grid, ranks);
-  options.tokens = config.train.tokens;
-  const std::string& layout = config.parallel.layout;
-  options.order = parse_order(layout != "auto" ? layout : is_dit(config) ? "contiguous" : "zigzag");
-  options.mask.causal = !is_dit(config);
-  options.backward = parse_direction(config.parallel.backward);
-  options.partial = config.parallel.partial == "bfloat16" ? at::kBFloat16 : at::kFloat;
-  options.kernel = config.parallel.kernel;
+Exchange exchange_of(const TrainConfig& config) {
+  const Direction direction = parse_direction(config.parallel.backward);
+  Exchange exchange{.restores = config.train.recompute};
+  if (direction == Direction::keys) exchange.direction = Pass::backward_keys;
+  if (direction == Direction::queries) exchange.direction = Pass::backward_queries;
+  return exchange;
+}
+
+std::optional<GridChoice> grid_choice(const TrainConfig& config, const ModelConfig& model) {
+  if (config.parallel.grid != kAuto) return std::nullopt;
+  return choose(open_options(config), sequence_ranks(config), model, compute_type(config), exchange_of(config));
+}
+
+AttentionOptions attention_options(const TrainConfig& config, const ModelConfig& model) {
+  AttentionOptions options = open_options(config);
+  const auto chosen = grid_choice(config, model);
+  options.grid = chosen ? chosen->grid : parse_grid(config.parallel.grid, sequence_ranks(config));
   return options;
 }
 
@@ -330,10 +355,11 @@ AttentionOptions attention_options(const Sharing& sharing, const ModelConfig& mo
                                                          : ", the tokens of a sequence"));
   const Dimensions d = dimensions(model);
   AttentionOptions options;
-  options.grid = grid_of(sharing.grid, sharing.ranks);
   options.tokens = tokens;
   options.mask.causal = !dit;
   if (!dit && sharing.ranks > 1) options.order = Order::zigzag;
+  options.grid = sharing.grid != kAuto ? parse_grid(sharing.grid, sharing.ranks)
+                                       : choose(options, sharing.ranks, model, at::kFloat, {.backward = false}).grid;
   check_heads(options.grid, static_cast<int>(d.heads), static_cast<int>(d.key_heads));
   return options;
 }
@@ -411,7 +437,7 @@ void check_config(const TrainConfig& config, const ModelConfig& model) {
   if (config.train.batch % p.data_parallel != 0)
     throw UserError(cat("parallel.data_parallel ", p.data_parallel, " must divide train.batch ", config.train.batch,
                         ", the sequences of a step"));
-  const AttentionOptions options = attention_options(config);
+  const AttentionOptions options = attention_options(config, model);
   for (int rank = 0; rank < sequence_ranks(config); ++rank)
     if (chunk_tokens({options.order, config.train.tokens, sequence_ranks(config)}, rank) == 0)
       throw UserError(cat("train.tokens ", config.train.tokens, " leaves a rank without a token: give ",

@@ -1,6 +1,9 @@
 // Everything a training run can be told: read from TOML, overridden by --set, saved with the run.
 #pragma once
 
+#include <optional>
+
+#include "startrail/plan/choose.h"
 #include "startrail/train/data/pictures/picture_source.h"
 #include "startrail/train/data/tokens/token_source.h"
 #include "startrail/train/loop/optimizer.h"
@@ -75,7 +78,12 @@ at::ScalarType compute_type(const TrainConfig& config);
 int sequence_ranks(const TrainConfig& config);
 // Threads in all, counted where 0 was given.
 int thread_count(const TrainConfig& config);
-AttentionOptions attention_options(const TrainConfig& config);
+// What a step sends for each attention.
+Exchange exchange_of(const TrainConfig& config);
+// How the ranks of a sequence share it. A grid that is left open is the one that sends the fewest bytes in a step.
+AttentionOptions attention_options(const TrainConfig& config, const ModelConfig& model);
+// How it was chosen, where it was left open.
+std::optional<GridChoice> grid_choice(const TrainConfig& config, const ModelConfig& model);
 AdamWOptions optimizer_options(const TrainConfig& config);
 ScheduleOptions schedule_options(const TrainConfig& config);
 CorpusOptions corpus_options(const TrainConfig& config, int64_t vocabulary, const Listing& listing = {});

@@ -132,7 +132,7 @@ TEST(TrainConfig, SettingsReachTheirPlaces) {
   EXPECT_TRUE(source.documents);
   EXPECT_EQ(source.seed, 11u);
   EXPECT_EQ(source.validation_windows, 14);
-  const AttentionOptions attention = attention_options(config);
+  const AttentionOptions attention = attention_options(config, model_config(config));
   EXPECT_EQ(attention.tokens, 10);
   EXPECT_TRUE(attention.mask.causal);
   EXPECT_EQ(attention.order, Order::striped);
@@ -280,24 +280,38 @@ TEST(TrainConfig, RefusesRanksThatDoNotFit) {
   EXPECT_NE(refusal([](TrainConfig& c) { c.parallel.layout = "random"; }).find("random"), std::string::npos);
 }
 
-TEST(TrainConfig, ChoosesAGridForTheRanksOfOneSequence) {
-  const auto grid = [](int64_t ranks, int64_t data_parallel, const std::string& text = "auto") {
-    TrainConfig config;
+TEST(TrainConfig, ChoosesTheGridThatSendsLeast) {
+  TrainConfig config;
+  config.train.tokens = 4096;
+  const auto grid = [&](int64_t ranks, int64_t data_parallel, const std::string& text = "auto") {
     config.parallel.ranks = ranks;
     config.parallel.data_parallel = data_parallel;
     config.parallel.grid = text;
     EXPECT_EQ(sequence_ranks(config), ranks / data_parallel);
-    return scheme_of(attention_options(config).grid);
+    const auto choice = grid_choice(config, model_config(config));
+    EXPECT_EQ(choice.has_value(), text == "auto");
+    const Grid chosen = attention_options(config, model_config(config)).grid;
+    EXPECT_EQ(choice.value_or(GridChoice{chosen}).grid, chosen);
+    return chosen;
   };
-  EXPECT_EQ(grid(1, 1), "ring");
-  EXPECT_EQ(grid(2, 1), "ring");
-  EXPECT_EQ(grid(6, 1), "ring");
-  EXPECT_EQ(grid(4, 1), "startrail:2");
-  EXPECT_EQ(grid(16, 1), "startrail:2");
-  EXPECT_EQ(grid(4, 2), "ring");
-  EXPECT_EQ(grid(24, 3), "startrail:2");
-  EXPECT_EQ(grid(8, 1, "ring"), "ring");
-  EXPECT_EQ(grid(8, 2, "ulysses"), "ulysses");
+  EXPECT_EQ(scheme_of(grid(1, 1)), "ring");
+  EXPECT_EQ(scheme_of(grid(8, 1, "ring")), "ring");
+  EXPECT_EQ(scheme_of(grid(8, 2, "ulysses")), "ulysses");
+  config.model.heads = config.model.kv_heads = 4;
+  EXPECT_EQ(scheme_of(grid(4, 1)), "ulysses");
+  EXPECT_EQ(grid(8, 2), grid(4, 1));
+  EXPECT_EQ(grid(8, 1).heads, 4);
+  // One key/value head and queries that three ranks share at most: keys are cheap to pass on.
+  config.model.heads = 3;
+  config.model.kv_heads = 1;
+  config.model.head_dim = 32;
+  EXPECT_EQ(scheme_of(grid(8, 1)), "ring");
+  // A direction that is set is one that counts.
+  const Exchange either = exchange_of(config);
+  EXPECT_FALSE(either.direction);
+  EXPECT_TRUE(either.restores);
+  config.parallel.backward = "queries";
+  EXPECT_EQ(exchange_of(config).direction, Pass::backward_queries);
 }
 
 }  // namespace

@@ -14,22 +14,10 @@ namespace startrail {
 namespace {
 
 // Bytes the busiest rank sends for one attention, forward and backward.
-int64_t attention_volume(const AttentionOptions& options, const Problem& problem, bool recompute) {
-  const int ranks = options.grid.ranks();
-  const Pass backward = backward_pass(options, problem);
+int64_t attention_volume(const Grid& grid, const Problem& problem, const Exchange& exchange) {
   int64_t most = 0;
-  for (int rank = 0; rank < ranks; ++rank) {
-    int64_t bytes = formula_volume(options.grid, Pass::forward, rank, problem).total() +
-                    formula_volume(options.grid, backward, rank, problem).total();
-    // Recomputed q, k and v are traded once more: the forward's all-to-all without its output.
-    if (recompute && options.grid.heads > 1) {
-      const int64_t own = problem.queries.tokens(rank), slices = options.grid.heads;
-      const int64_t keys = key_heads_of_slice(problem.key_heads, options.grid.heads);
-      bytes += own * problem.batch * problem.dim * problem.element_bytes * (slices - 1) *
-               (problem.heads / slices + 2 * keys);
-    }
-    most = std::max(most, bytes);
-  }
+  for (int rank = 0; rank < grid.ranks(); ++rank)
+    most = std::max(most, exchange_bytes(grid, rank, problem, exchange));
   return most;
 }
 
@@ -91,7 +79,7 @@ int64_t attention_memory(const Grid& grid, Pass pass, const Problem& problem, in
 }  // namespace
 
 Estimate estimate(const TrainConfig& config, const ModelConfig& shape, int threads) {
-  const AttentionOptions options = attention_options(config);
+  const AttentionOptions options = attention_options(config, shape);
   if (threads == 0) threads = std::max(1, thread_count(config) / options.grid.ranks());
   const Dimensions model = dimensions(shape);
   const int64_t ranks = config.parallel.ranks, element = static_cast<int64_t>(c10::elementSize(compute_type(config)));
@@ -103,8 +91,9 @@ Estimate estimate(const TrainConfig& config, const ModelConfig& shape, int threa
   e.weights = e.parameters * element;
   e.gradients = e.parameters * (narrow ? 4 + element : 4);
   e.optimizer = shard * ((narrow ? 12 : 8) + (config.train.ema > 0 ? 4 : 0));
-  // The sum of the gradients, and the pieces that are added to it.
-  if (ranks > 1) e.optimizer += 4 * (shard + ranks * gradient_piece(shard, static_cast<int>(ranks)));
+  // The sum of the gradients, and the pieces that are added to it: as much as all gradients where ranks are many, but
+  // when activations are gone.
+  const int64_t adding = ranks > 1 ? 4 * (shard + ranks * gradient_piece(shard, static_cast<int>(ranks))) : 0;
 
   const Problem problem = make_problem(options, 1, static_cast<int>(model.heads), static_cast<int>(model.key_heads),
                                        model.head_dim, compute_type(config));
@@ -118,13 +107,12 @@ Estimate estimate(const TrainConfig& config, const ModelConfig& shape, int threa
   const int64_t backward =
       attention_memory(options.grid, backward_pass(options, problem), problem, own, kernel, threads);
   const int64_t before = config.train.recompute ? a.before : 0;
-  e.working = std::max({before + backward, a.before + forward, config.train.recompute ? a.after : 0, a.ends});
+  e.working = std::max({before + backward, a.before + forward, config.train.recompute ? a.after : 0, a.ends, adding - e.saved});
 
-  AttentionOptions ring = options;
-  ring.grid = Grid{.ring = sequence};
+  const Exchange exchange = exchange_of(config);
   const int64_t attentions = model.layers * (config.train.batch / config.parallel.data_parallel);
-  e.attention_bytes = attentions * attention_volume(options, problem, config.train.recompute);
-  e.ring_attention_bytes = attentions * attention_volume(ring, problem, config.train.recompute);
+  e.attention_bytes = attentions * attention_volume(options.grid, problem, exchange);
+  e.ring_attention_bytes = attentions * attention_volume({.ring = sequence}, problem, exchange);
   for (int rank = 0; rank < ranks; ++rank) {
     const int64_t own = shard_of(e.parameters, rank, static_cast<int>(ranks)).size();
     e.weight_bytes = std::max(e.weight_bytes, ranks == 1 ? 0 : (e.parameters - own) * 4 + (ranks - 1) * own * element);
@@ -132,14 +120,21 @@ Estimate estimate(const TrainConfig& config, const ModelConfig& shape, int threa
   return e;
 }
 
+namespace {
+
+// The first number after `name` in a file of names and numbers, or nothing.
+std::optional<int64_t> number(const char* file, std::string_view name) {
+  std::ifstream in(file);
+  for (std::string line; std::getline(in, line);)
+    if (line.starts_with(name)) return std::atoll(line.c_str() + name.size());
+  return std::nullopt;
+}
+
+}  // namespace
+
+int64_t process_memory() { return number("/proc/self/status", "VmRSS:").value_or(0) * 1024; }
+
 int64_t available_memory() {
-  // The first number after `name` in a file of names and numbers, or nothing.
-  const auto number = [](const char* file, std::string_view name) -> std::optional<int64_t> {
-    std::ifstream in(file);
-    for (std::string line; std::getline(in, line);)
-      if (line.starts_with(name)) return std::atoll(line.c_str() + name.size());
-    return std::nullopt;
-  };
   int64_t bytes = number("/proc/meminfo", "MemAvailable:").value_or(int64_t{1} << 52) * 1024;
   int64_t limit = 0, used = 0;
   std::ifstream most("/sys/fs/cgroup/memory.max"), now("/sys/fs/cgroup/memory.current");

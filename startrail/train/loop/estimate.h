@@ -12,7 +12,7 @@ struct Estimate {
   // Of the rank that needs most, in bytes.
   int64_t weights = 0, gradients = 0, optimizer = 0;
   int64_t saved = 0;    // kept from the forward for the backward pass
-  int64_t working = 0;  // at the busiest moment of a block, of attention, or of the loss
+  int64_t working = 0;  // at the busiest moment of a block, of attention, of the loss, or of adding up gradients
   // Sent by the busiest rank in a step.
   int64_t attention_bytes = 0, ring_attention_bytes = 0, weight_bytes = 0;
 
@@ -21,6 +21,10 @@ struct Estimate {
 
 // `threads` are what each rank computes with; 0: its share of thread_count(config).
 Estimate estimate(const TrainConfig& config, const ModelConfig& model, int threads = 0);
+
+// Bytes this process holds by now. Before anything is computed that is the program and libtorch, which a rank that is a
+// process pays for besides its estimate.
+int64_t process_memory();
 
 // Bytes this process may still use: the machine's or the container's limit, whichever is less.
 int64_t available_memory();

@@ -156,25 +156,27 @@ std::string newest_of(const TrainConfig& config) {
   return has_checkpoint(config.run.folder) ? fs::absolute(config.run.folder).string() : "";
 }
 
-}  // namespace
-
-TrainJob make_job(const TrainRequest& request, World* processes) {
-  if (!request.resume.empty() && (!request.config.empty() || !request.from.empty()))
-    throw UserError(
-        "--resume goes on with the run's own configuration and weights: leave out the config file and --from");
+// What is asked for, going on from `resume`, a run or a checkpoint, if it is not "".
+TrainJob job_of(const TrainRequest& request, const std::string& resume, World* processes) {
   const auto once = [&](const std::function<std::string()>& make) {
     return processes ? processes->once(make) : make();
   };
-  const fs::path checkpoint =
-      request.resume.empty() ? "" : once([&] { return fs::canonical(find_checkpoint(request.resume)).string(); });
-  const fs::path from = request.from.empty() ? "" : once([&] { return model_folder(request.from).string(); });
+  std::string warning;
+  const fs::path checkpoint = resume.empty() ? "" : once([&] {
+    const WholeCheckpoint whole = find_whole_checkpoint(resume);
+    warning = whole.warning;
+    return fs::canonical(whole.path).string();
+  });
+  const bool starts = resume.empty() && !request.from.empty();
+  const fs::path from = starts ? once([&] { return model_folder(request.from).string(); }) : "";
   const TrainingState state = checkpoint.empty() ? TrainingState{} : read_state(checkpoint);
   const Base base = read_base(checkpoint, state, from);
   const Overrides overrides = read_overrides(request);
   auto [config, model] = resolve(base, overrides);
-  if (request.restarted) {
+  const bool automatic = request.resume == kResumeAuto;
+  if (resume.empty() && (automatic || request.restarted)) {
     const std::string newest = once([&, &config = config] { return newest_of(config); });
-    if (!newest.empty()) return make_job({.resume = newest, .sets = request.sets}, processes);
+    if (!newest.empty()) return job_of(automatic ? request : TrainRequest{.sets = request.sets}, newest, processes);
   }
   if (processes) set_ranks(config, overrides, processes->size());
   if (config.data.path.empty())
@@ -193,7 +195,18 @@ TrainJob make_job(const TrainRequest& request, World* processes) {
   }
   config.data.allow_changed = false;  // it was for this start only
   // Saved is what is trained.
-  return {with_model(config, data.model), data.model, data.source, data.tokens, checkpoint, from, state.step};
+  return {with_model(config, data.model), data.model, data.source, data.tokens, checkpoint, from, state.step, warning};
+}
+
+}  // namespace
+
+TrainJob make_job(const TrainRequest& request, World* processes) {
+  if (request.resume.empty() || request.resume == kResumeAuto) return job_of(request, "", processes);
+  if (!request.config.empty() || !request.from.empty())
+    throw UserError(
+        "--resume goes on with the run's own configuration and weights: leave out the config file and --from, or give "
+        "--resume auto");
+  return job_of(request, request.resume, processes);
 }
 
 std::map<std::string, std::string> job_facts(const TrainJob& job) {
@@ -201,7 +214,7 @@ std::map<std::string, std::string> job_facts(const TrainJob& job) {
   TrainConfig config = job.config;
   for (const Setting& setting : settings_of(config))
     if (setting.name != "parallel.threads") facts[setting.name] = value_text(setting);
-  const AttentionOptions options = attention_options(config);
+  const AttentionOptions options = attention_options(config, job.model);
   std::string plan;
   for (Pass pass : kPasses)
     for (const Step& step : make_steps(options.grid, pass, 0)) plan += to_text(step) + "\n";
@@ -216,6 +229,7 @@ std::map<std::string, std::string> job_facts(const TrainJob& job) {
 Training make_training(const TrainJob& job) {
   return {.config = job.config,
           .make_model = [model = job.model] { return make_model(model); },
+          .attention = attention_options(job.config, job.model),
           .source = job.source,
           .weights = job.from,
           .checkpoint = job.checkpoint};
@@ -241,7 +255,7 @@ void check_profile(const fs::path& file, const fs::path& run) {
 
 }  // namespace
 
-void check_start(const TrainJob& job, World& world, const fs::path& profile, bool verify) {
+void check_start(const TrainJob& job, World& world, const fs::path& profile) {
   const TrainConfig& config = job.config;
   check_memory(config, job.model,
                {available_memory(), world.ranks_here(), world.threads_each(static_cast<int>(config.parallel.threads))});
@@ -257,7 +271,6 @@ void check_start(const TrainJob& job, World& world, const fs::path& profile, boo
                           ": give more with --set train.steps=N"));
     check_folder(config.run.folder);
     check_profile(profile, config.run.folder);
-    if (verify && !job.checkpoint.empty()) verify_checkpoint(job.checkpoint);
     return "";
   });
   // An empty shard of the weights: names and shapes are compared, nothing is read.

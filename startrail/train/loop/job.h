@@ -12,9 +12,12 @@
 
 namespace startrail {
 
+constexpr const char* kResumeAuto = "auto";
+
 // What a user asks for. `config` is a TOML file; `from` a folder of weights to start from, `resume` a run or a
-// checkpoint to go on with, as model_folder and find_checkpoint take them; each may be "". `sets` override settings,
-// "train.tokens=8192".
+// checkpoint to go on with, as model_folder and find_whole_checkpoint take them; each may be "". With kResumeAuto the
+// run that the settings name goes on if it has a checkpoint, with what the settings say by now, and else starts. `sets`
+// override settings, "train.tokens=8192".
 struct TrainRequest {
   std::string config = {}, from = {}, resume = {};
   std::vector<std::string> sets = {};
@@ -31,6 +34,7 @@ struct TrainJob {
   std::filesystem::path checkpoint;           // to go on from
   std::filesystem::path from;                 // the folder of weights to start from, if given
   int64_t step = 0;                           // done already
+  std::string warning;                        // what the user should know; of processes only rank 0 has it
 };
 
 // Resolves the settings and opens the data. UserError for what is wrong with either, and for a run that would not go on
@@ -41,9 +45,8 @@ TrainJob make_job(const TrainRequest& request, World* processes = nullptr);
 // What must be the same on every process, by name.
 std::map<std::string, std::string> job_facts(const TrainJob& job);
 
-// UserError for what would fail later: memory, folders, weights; `profile` as in Training. With `verify` a checkpoint
-// is compared with its checksums too, which otherwise the ranks do.
-void check_start(const TrainJob& job, World& world, const std::filesystem::path& profile = {}, bool verify = false);
+// UserError for what would fail later: memory, folders, weights; `profile` as in Training.
+void check_start(const TrainJob& job, World& world, const std::filesystem::path& profile = {});
 
 Training make_training(const TrainJob& job);
 

@@ -10,7 +10,7 @@ namespace startrail {
 
 namespace fs = std::filesystem;
 
-Metrics::Metrics(const fs::path& file, int64_t step) {
+Metrics::Metrics(const fs::path& file, int64_t step) : file_(file.string()) {
   std::vector<std::string> kept;
   if (std::ifstream old(file); old)
     for (std::string line; std::getline(old, line);) {
@@ -36,11 +36,16 @@ void Metrics::write(const StepReport& report) {
                                {"peak_bytes", report.peak_bytes},
                                {"attention_bytes", report.attention.total()},
                                {"weight_bytes", report.weight_bytes}};
-  out_ << json.dump() << std::endl;
+  write_line(json.dump());
 }
 
 void Metrics::write(int64_t step, double validation) {
-  out_ << nlohmann::json{{"step", step}, {"validation", validation}}.dump() << std::endl;
+  write_line(nlohmann::json{{"step", step}, {"validation", validation}}.dump());
+}
+
+void Metrics::write_line(const std::string& line) {
+  out_ << line << std::endl;
+  if (!out_) throw_file_error(file_, "cannot be written", errno);
 }
 
 void write_skipped(const fs::path& run, const std::vector<std::string>& problems) {
@@ -49,6 +54,7 @@ void write_skipped(const fs::path& run, const std::vector<std::string>& problems
   if (problems.empty()) return;
   std::ofstream out(file);
   for (const std::string& problem : problems) out << problem << "\n";
+  if (!out.flush()) throw_file_error(file.string(), "cannot be written", errno);
 }
 
 }  // namespace startrail

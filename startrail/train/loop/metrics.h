@@ -30,10 +30,14 @@ class Metrics {
  public:
   // Goes on with a file that is there, without the lines after `step`. UserError when it cannot be written.
   Metrics(const std::filesystem::path& file, int64_t step);
+  // As throw_file_error, when the disk is full say.
   void write(const StepReport& report);
   void write(int64_t step, double validation);
 
  private:
+  void write_line(const std::string& line);
+
+  std::string file_;
   std::ofstream out_;
 };
 

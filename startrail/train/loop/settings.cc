@@ -9,12 +9,12 @@
 #include <charconv>
 #include <cmath>
 #include <fstream>
-#include <numeric>
 #include <optional>
 #include <sstream>
 #include <utility>
 
 #include "startrail/base/error.h"
+#include "startrail/base/nearest.h"
 
 namespace startrail {
 namespace {
@@ -48,21 +48,6 @@ std::vector<std::string_view> tables_of(const Settings& settings) {
 bool is_table(const Settings& settings, std::string_view name) {
   return std::any_of(settings.begin(), settings.end(),
                      [&](const Setting& setting) { return setting.name.starts_with(cat(name, ".")); });
-}
-
-// Levenshtein's, row by row.
-size_t edit_distance(std::string_view a, std::string_view b) {
-  std::vector<size_t> row(b.size() + 1);
-  std::iota(row.begin(), row.end(), size_t{0});
-  for (size_t i = 0; i < a.size(); ++i) {
-    size_t diagonal = row[0]++;
-    for (size_t j = 0; j < b.size(); ++j) {
-      const size_t replace = diagonal + (a[i] != b[j]);
-      diagonal = row[j + 1];
-      row[j + 1] = std::min({replace, diagonal + 1, row[j] + 1});
-    }
-  }
-  return row.back();
 }
 
 UserError unknown_table(const Settings& settings, std::string_view place, std::string_view name) {

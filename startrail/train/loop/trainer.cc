@@ -17,6 +17,7 @@
 #include "startrail/base/trace.h"
 #include "startrail/run/comm/clocks.h"
 #include "startrail/run/memory.h"
+#include "startrail/train/loop/event_file.h"
 #include "startrail/train/loop/run_lock.h"
 #include "startrail/train/loop/validate.h"
 #include "startrail/train/model/weights.h"
@@ -27,7 +28,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr int kBadSteps = 5;  // in a row, after which a run is given up
-constexpr const char* kAdvice = ": lower train.learning_rate, or go on from an earlier checkpoint";
+constexpr const char* kAdvice = "; lower train.learning_rate, or go on from an earlier checkpoint";
 constexpr int64_t kTracedSteps = 3;  // enough to see the pattern; a long trace is too large to open
 
 double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
@@ -77,11 +78,12 @@ class RankTrainer {
         model_(training.make_model()),
         row_(*model_, compute_type(config_)),
         optimizer_(*model_, row_, world, optimizer_options(config_)),
-        attention_(attention_options(config_)) {
+        attention_(training.attention) {
     // Nobody reads a folder that another process may be changing.
     on_first([&] {
       fs::create_directories(config_.run.folder);
       lock_.emplace(config_.run.folder);
+      clear_partial(config_.run.folder);
     });
     if (training.save) check_access(config_.run.folder, *world_);
     if (!training.checkpoint.empty()) {
@@ -107,6 +109,7 @@ class RankTrainer {
     on_first([&] {
       write_text(fs::path(config_.run.folder) / kSettingsFile, state_.settings);
       metrics_.emplace(fs::path(config_.run.folder) / kMetricsFile, state_.step);
+      if (training.tensorboard) events_.emplace(config_.run.folder, state_.step);
     });
     list_skipped();
   }
@@ -121,6 +124,7 @@ class RankTrainer {
       // Written down before it is saved, so that no step is missing from what goes on from there; and saved before it
       // is validated: who stops a run wants it safe, not measured.
       if (metrics_) metrics_->write(report);
+      if (events_) events_->write(report);
       // A step that went wrong must not push out the checkpoints one can go back to; but an end is saved in any case.
       const bool due_now = due(config_.run.save_every) && bad_steps_ == 0;
       const bool saves = due_now || last || result.stopped;
@@ -130,6 +134,7 @@ class RankTrainer {
       if (result.stopped && !saves) report.save_seconds = save();  // asked to stop while it was validated
       if (report.validation) result.validation = report.validation;
       if (report.validation && metrics_) metrics_->write(report.step, *report.validation);
+      if (report.validation && events_) events_->write(report.step, *report.validation);
       list_skipped();
       result.losses.push_back(report.loss);
       result.bad_steps += bad_steps_ > 0;
@@ -139,7 +144,7 @@ class RankTrainer {
       if (world_->rank() == 0 && training_.observer.on_step) training_.observer.on_step(report);
     }
     if (!result.stopped && (bad_steps_ > 0 || (result.last.validation && !std::isfinite(*result.last.validation))))
-      throw UserError(cat("the loss or its gradient was not finite at the end, in step ", state_.step, kAdvice));
+      throw UserError(cat(divergence(result.last), " and did not recover by its end, step ", state_.step, kAdvice));
     result.trace = trace_;
     return result;
   }
@@ -273,9 +278,19 @@ class RankTrainer {
 
   void check_finite(const StepReport& report) {
     bad_steps_ = std::isfinite(report.gradient_norm) && std::isfinite(report.loss) ? 0 : bad_steps_ + 1;
+    if (bad_steps_ == 1) diverged_ = state_.step + 1;
     if (bad_steps_ >= kBadSteps)
-      throw UserError(cat("the gradient was not finite in ", kBadSteps, " steps up to step ", state_.step + 1,
-                          " (loss ", report.loss, ")", kAdvice));
+      throw UserError(cat(divergence(report), " and did not recover in ", kBadSteps, " steps", kAdvice));
+  }
+
+  // What is no longer finite: the loss, or only what is made of it.
+  std::string divergence(const StepReport& report) const {
+    const bool number = std::isfinite(report.loss);
+    const bool validated = report.validation && !std::isfinite(*report.validation);
+    return cat(!number     ? "the loss is no longer a number"
+               : validated ? "the validation loss is no longer a number"
+                           : "the gradient is not finite",
+               ": the run diverged at step ", bad_steps_ > 0 ? diverged_ : report.step);
   }
 
   std::optional<double> validation(bool& stopped) {
@@ -297,7 +312,7 @@ class RankTrainer {
     const at::Tensor& mine = optimizer_.weights();
     const bool finite = mine.numel() == 0 || std::isfinite(mine.abs().max().item<float>());
     for (double one : world_->control().gather(finite ? 0.0 : 1.0))
-      if (one != 0) throw UserError(cat("the weights are not finite after step ", state_.step, kAdvice));
+      if (one != 0) throw UserError(cat("the weights are no longer numbers: the run diverged by step ", state_.step, kAdvice));
     state_.updates = optimizer_.steps;
     save_checkpoint(config_.run.folder, state_, *model_, optimizer_, *world_, config_.run.keep);
     if (world_->rank() == 0 && training_.observer.on_checkpoint)
@@ -317,9 +332,11 @@ class RankTrainer {
   int64_t first_step_ = 0;
   int64_t static_bytes_ = 0;
   double valid_tokens_ = 0;
-  int bad_steps_ = 0;  // one after the other, up to now
+  int bad_steps_ = 0;     // one after the other, up to now
+  int64_t diverged_ = 0;  // the first of them
   std::optional<RunLock> lock_;
   std::optional<Metrics> metrics_;
+  std::optional<EventFile> events_;
   std::optional<size_t> skipped_;  // how many problems are listed
   std::shared_ptr<RankTrace> trace_;
 };

@@ -25,11 +25,13 @@ struct Observer {
 struct Training {
   TrainConfig config = {};
   std::function<std::unique_ptr<Model>()> make_model = {};  // one for each rank
+  AttentionOptions attention = {};                          // how the ranks of a sequence share it
   std::shared_ptr<const Source> source = {};
   std::filesystem::path weights = {};     // start from the weights in this folder, or
   std::filesystem::path checkpoint = {};  // go on from this checkpoint; neither: from random weights
   std::filesystem::path profile = {};     // write a trace of a few steps here
   bool save = true;                       // checkpoints and metrics into config.run.folder
+  bool tensorboard = false;               // the metrics also as TensorBoard reads them
   Observer observer = {};
   int asks = 0;                                        // the rank of this process that asks observer.stop
   std::function<void(const std::string&)> doing = {};  // told what every rank is at: "step 12"

@@ -125,17 +125,25 @@ std::string config_text(const Model& model, at::ScalarType type) {
 }
 
 std::string export_model(const Model& model, const fs::path& folder, at::ScalarType type) {
-  if (fs::exists(folder) && !fs::is_empty(folder))
+  const bool is_new = !fs::exists(folder);
+  if (!is_new && !fs::is_empty(folder))
     throw UserError(cat(folder.string(), " is there already and not empty: give a new folder"));
-  fs::create_directories(folder);
-  write_text(folder / kModelFile, config_text(model, type));
   const std::string name = kNames[model.config().contains("_class_name") ? 1 : 0];
   const fs::path file = folder / name;
-  int64_t offset = make_tensor_file(file, tensor_shapes(model, type));
-  for (const Parameter& parameter : model.parameters()) {
-    const at::Tensor values = parameter.value.detach().to(type).contiguous();
-    write_at(file, offset, values);
-    offset += static_cast<int64_t>(values.nbytes());
+  try {
+    fs::create_directories(folder);
+    write_text(folder / kModelFile, config_text(model, type));
+    int64_t offset = make_tensor_file(file, tensor_shapes(model, type));
+    for (const Parameter& parameter : model.parameters()) {
+      const at::Tensor values = parameter.value.detach().to(type).contiguous();
+      write_at(file, offset, values);
+      offset += static_cast<int64_t>(values.nbytes());
+    }
+  } catch (...) {  // half a model is no use, and would be in the way of the next try
+    std::error_code ignored;
+    for (const fs::path& one : {folder / kModelFile, file}) fs::remove(one, ignored);
+    if (is_new) fs::remove(folder, ignored);
+    throw;
   }
   return name;
 }

@@ -34,7 +34,7 @@ std::map<std::string, at::Tensor> open_weights(const std::filesystem::path& fold
 at::Tensor read_shard(const std::map<std::string, at::Tensor>& weights, const Model& model, const Shard& shard);
 
 // Writes config.json and the weights in `type` from the model's bound parameters into a new folder; returns the name of
-// the weights' file.
+// the weights' file. What it wrote is gone again when it throws.
 std::string export_model(const Model& model, const std::filesystem::path& folder, at::ScalarType type);
 
 // config.json's text for weights of this type.
