@@ -130,6 +130,8 @@ void run(TrainFlags& flags) {
   const Estimate estimated = estimate(config, job.model, threads);
   check_start(job, world, flags.profile, /*verify=*/flags.dry_run);
   if (!flags.json) print_job(job, estimated, world);
+  for (const std::string& warning : job.warnings)
+    if (world.first() == 0) std::cerr << "startrail: warning: " << warning << "\n";
   if (flags.dry_run) {
     if (flags.json)
       std::cout << to_json(job, estimated).dump(2) << "\n";

@@ -31,6 +31,7 @@ struct TrainJob {
   std::filesystem::path checkpoint;           // to go on from
   std::filesystem::path from;                 // the folder of weights to start from, if given
   int64_t step = 0;                           // done already
+  std::vector<std::string> warnings = {};     // what is allowed and may not be meant
 };
 
 // Resolves the settings and opens the data. UserError for what is wrong with either, and for a run that would not go on

@@ -117,18 +117,21 @@ std::vector<NamedShape> tensor_shapes(const Model& model, at::ScalarType type) {
   return shapes;
 }
 
-std::string config_text(const Model& model, at::ScalarType type) {
+std::string config_text(const Model& model, at::ScalarType type, const Companions& companions) {
   nlohmann::json json = model.config();
   if (json.contains("_class_name")) return json.dump(2) + "\n";  // diffusers goes by the file
+  json.update(nlohmann::json::parse(companions.ids));
   json["dtype"] = json["torch_dtype"] = type == at::kBFloat16 ? "bfloat16" : type == at::kHalf ? "float16" : "float32";
   return json.dump(2) + "\n";
 }
 
-std::string export_model(const Model& model, const fs::path& folder, at::ScalarType type) {
+std::string export_model(const Model& model, const fs::path& folder, at::ScalarType type,
+                         const Companions& companions) {
   if (fs::exists(folder) && !fs::is_empty(folder))
     throw UserError(cat(folder.string(), " is there already and not empty: give a new folder"));
   fs::create_directories(folder);
-  write_text(folder / kModelFile, config_text(model, type));
+  for (const auto& [name, bytes] : companions.files) write_text(folder / name, bytes);
+  write_text(folder / kModelFile, config_text(model, type, companions));
   const std::string name = kNames[model.config().contains("_class_name") ? 1 : 0];
   const fs::path file = folder / name;
   int64_t offset = make_tensor_file(file, tensor_shapes(model, type));
