@@ -120,7 +120,10 @@ void run(TrainFlags& flags) {
   }
   ProcessWorld* const processes = flags.comm.open();
   flags.request.restarted = processes && processes->restarted();
+  std::optional<Progress> progress;
+  if (!processes || processes->rank() == 0) progress.emplace("opening the data");
   const TrainJob job = make_job(flags.request, processes);
+  progress.reset();
   const TrainConfig& config = job.config;
   const std::shared_ptr<World> shared = world_of(processes, static_cast<int>(config.parallel.ranks));
   World& world = *shared;

@@ -32,8 +32,8 @@ class Tokens : public testing::Test {
   std::string train(const std::string& data, const std::string& run, int steps, const std::string& more = "") const {
     return cat(
         "train --set data.path=", folder_.path(data), " --set run.folder=", folder_.path(run),
-        " --set model.layers=1 --set model.dim=32 --set model.heads=2 --set model.hidden=64 --set model.tied=true",
-        " --set train.tokens=64 --set train.batch=2 --set train.precision=float32 --set train.warmup=0",
+        " --set model.layers=1 --set model.dim=16 --set model.heads=2 --set model.hidden=32 --set model.tied=true",
+        " --set train.tokens=32 --set train.precision=float32 --set train.warmup=0",
         " --set train.schedule=constant --set data.validation=0.1 --set validate.every=0 --set train.steps=", steps,
         " ", more);
   }
@@ -56,8 +56,8 @@ TEST_F(Tokens, ALargeVocabularyGoesFromTokensToTransformers) {
   ASSERT_EQ(texts.size(), 1u);
   EXPECT_GT(texts[0]["prompt_ids"][0], 65'535);
   EXPECT_EQ(run_command(cat("export --checkpoint ", run_folder, " --out ", out)).code, 0);
-  const json measured = run(cat("evaluate --checkpoint ", out, " --data ", folder_.path("other"), " --tokens 64"));
-  python(cat("tokens_reference.py check ", folder_.path(), " ", out, " ", measured["loss"].dump(), " 64 > ",
+  const json measured = run(cat("evaluate --checkpoint ", out, " --data ", folder_.path("other"), " --tokens 32"));
+  python(cat("tokens_reference.py check ", folder_.path(), " ", out, " ", measured["loss"].dump(), " 32 > ",
              folder_.path("written")));
   json written;
   std::ifstream(folder_.path("written")) >> written;
@@ -69,9 +69,10 @@ TEST_F(Tokens, ALargeVocabularyGoesFromTokensToTransformers) {
   fs::remove(folder_.path("out/tokenizer_config.json"));
   folder_.write("out/tokenizer_config.json", R"({"tokenizer_class": "PreTrainedTokenizerFast", "kept": 1})");
   const std::string tuning = cat("train --from ", out, " --set data.path=", folder_.path("other"),
-                                 " --set train.tokens=64 --set train.steps=1 --set run.folder=", folder_.path("tuned"));
+                                 " --set train.tokens=32 --set train.steps=1 --set run.folder=", folder_.path("tuned"));
   folder_.write("other/tokenizer.json", "{}");
-  EXPECT_NE(refusal(tuning).find("were made with another tokenizer than that of " + out), std::string::npos);
+  for (const std::string& command : {tuning, cat("evaluate --checkpoint ", out, " --data ", folder_.path("other"))})
+    EXPECT_NE(refusal(command).find("were made with another tokenizer than that of " + out), std::string::npos);
   fs::copy_file(folder_.path("data/tokenizer.json"), folder_.path("other/tokenizer.json"),
                 fs::copy_options::overwrite_existing);
   run(tuning);
@@ -127,15 +128,15 @@ TEST_F(Tokens, LongerThanTheModelsPositionsIsSaid) {
   run(train("a.txt", "run", 1));
   const std::string from = cat("train --from ", folder_.path("run"), " --set data.path=", folder_.path("a.txt"),
                                " --set run.folder=", folder_.path("two"), " --dry-run --set train.tokens=");
-  const std::string warning = "warning: train.tokens 65 goes past the 64 positions of ";
-  EXPECT_NE(run_command(from + "65").text.find(warning), std::string::npos);
-  EXPECT_EQ(run_command(from + "64").text.find("warning"), std::string::npos);
-  EXPECT_EQ(run_command(from + "65 --set model.rope_scaling=linear --set model.rope_factor=2").text.find("warning"),
+  const std::string warning = "warning: train.tokens 33 goes past the 32 positions of ";
+  EXPECT_NE(run_command(from + "33").text.find(warning), std::string::npos);
+  EXPECT_EQ(run_command(from + "32").text.find("warning"), std::string::npos);
+  EXPECT_EQ(run_command(from + "33 --set model.rope_scaling=linear --set model.rope_factor=2").text.find("warning"),
             std::string::npos);
   const std::string sample = cat("sample --checkpoint ", folder_.path("run"), " --prompt xxxx --tokens ");
-  EXPECT_NE(run_command(sample + "61").text.find("warning: a prompt of 4 tokens and 61 more go past the 64 positions"),
+  EXPECT_NE(run_command(sample + "29").text.find("warning: a prompt of 4 tokens and 29 more go past the 32 positions"),
             std::string::npos);
-  EXPECT_EQ(run_command(sample + "60").text.find("warning"), std::string::npos);
+  EXPECT_EQ(run_command(sample + "28").text.find("warning"), std::string::npos);
 }
 
 TEST_F(Tokens, PromptsComeFromManyPlaces) {

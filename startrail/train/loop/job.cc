@@ -46,9 +46,6 @@ void check_bytes(const Corpus& data, const LlamaConfig& model, const fs::path& o
                         model.vocabulary, " tokens: give its tokens, which `startrail tokenize` makes of text"));
 }
 
-namespace {
-
-// The tokens must be those of the model's own tokenizer, where both are known.
 void check_tokenizer(const Corpus& data, const fs::path& origin) {
   const fs::path ours = data.folder() / kTokenizerFile, theirs = origin / kTokenizerFile;
   if (data.folder().empty() || !fs::exists(ours) || !fs::exists(theirs)) return;
@@ -58,6 +55,8 @@ void check_tokenizer(const Corpus& data, const fs::path& origin) {
                         origin.string(), ": tokenize with --tokenizer ", origin.string(),
                         " or, if it is the same written differently, copy its tokenizer.json to ", ours.string()));
 }
+
+namespace {
 
 // A run and what is set on top of it: it goes on at the next of its examples, of the same data.
 struct Continued {

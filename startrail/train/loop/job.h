@@ -68,4 +68,7 @@ void check_classes(const std::vector<std::string>& classes, const DitConfig& mod
 // UserError when text is given to a model of tokens.
 void check_bytes(const Corpus& data, const LlamaConfig& model, const std::filesystem::path& origin);
 
+// UserError when the tokenizer.json beside tokens is not the one beside the model in `origin`, where both are there.
+void check_tokenizer(const Corpus& data, const std::filesystem::path& origin);
+
 }  // namespace startrail
