@@ -23,10 +23,12 @@ struct ExportFlags {
 void run_export(const ExportFlags& flags) {
   const fs::path folder = model_folder(flags.checkpoint);
   const auto model = load_model(folder, at::kFloat, which(flags.last));
-  const std::string file = export_model(*model, flags.out, parse_type(flags.dtype, "dtype"));
   const ModelConfig config = read_config(folder);
+  const Companions companions = std::holds_alternative<LlamaConfig>(config) ? make_companions(folder) : Companions{};
+  const std::string file = export_model(*model, flags.out, parse_type(flags.dtype, "dtype"), companions);
   const auto* dit = std::get_if<DitConfig>(&config);
-  std::cout << flags.out << ": config.json and " << file << " (" << flags.dtype << "), for "
+  std::cout << flags.out << ": config.json" << (companions.files.contains("tokenizer.json") ? ", the tokenizer" : "")
+            << " and " << file << " (" << flags.dtype << "), for "
             << (!dit ? cat("transformers' ", llama_class(std::get<LlamaConfig>(config)), ".from_pretrained")
                 : dit->is_plain() && dit->objective == "flow" ? "diffusers' DiTTransformer2DModel.from_pretrained (it "
                                                                 "predicts a velocity: use a flow-matching scheduler)"

@@ -4,7 +4,10 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <fstream>
 #include <iostream>
+#include <iterator>
+#include <nlohmann/json.hpp>
 #include <variant>
 
 #include "cli/command.h"
@@ -26,9 +29,10 @@ namespace fs = std::filesystem;
 
 struct SampleFlags {
   CommFlags comm;
-  std::string checkpoint, prompt, tokenizer, dtype = "float32";
+  std::string checkpoint, tokenizer, dtype = "float32";
+  std::vector<std::string> prompts, prompt_files;
   SampleOptions options;
-  bool last = false;
+  bool last = false, json = false;
   // Of a DiT.
   std::string out = "samples.png", classes, grid = "auto";
   int64_t count = 4, steps = 50;
@@ -36,16 +40,61 @@ struct SampleFlags {
   std::optional<double> guidance;
 };
 
+// All of it, but for the newline that ends its last line.
+std::string read_prompt(std::istream& in, const std::string& name) {
+  std::string text{std::istreambuf_iterator<char>(in), {}};
+  if (in.bad()) throw UserError(cat(name, " cannot be read"));
+  if (text.ends_with('\n')) text.pop_back();
+  return text;
+}
+
+std::vector<std::string> read_prompts(const SampleFlags& flags) {
+  std::vector<std::string> prompts;
+  for (const std::string& prompt : flags.prompts)
+    prompts.push_back(prompt == "-" ? read_prompt(std::cin, "stdin") : prompt);
+  for (const std::string& name : flags.prompt_files) {
+    std::ifstream file(name, std::ios::binary);
+    if (!file || fs::is_directory(name)) throw UserError(cat("--prompt-file ", name, " cannot be opened as a file"));
+    prompts.push_back(read_prompt(file, name));
+  }
+  if (prompts.empty()) prompts = {""};
+  return prompts;
+}
+
+nlohmann::json to_json(const std::vector<WrittenText>& texts) {
+  nlohmann::json list = nlohmann::json::array();
+  for (const WrittenText& text : texts)
+    list.push_back({{"prompt", text.prompt}, {"prompt_ids", text.prompt_ids}, {"ids", text.ids}, {"text", text.text}});
+  return list;
+}
+
 void write_sample(const SampleFlags& flags, const fs::path& folder) {
   at::set_num_threads(available_cores());
-  const TextOptions options{.folder = folder,
-                            .prompt = flags.prompt,
-                            .tokenizer = flags.tokenizer,
-                            .sampling = flags.options,
-                            .type = parse_type(flags.dtype, "dtype"),
-                            .which = which(flags.last)};
-  sample_text(options, [](std::string_view text) { return static_cast<bool>(std::cout << text << std::flush); });
-  std::cout << "\n";
+  const TextOptions options{
+      .folder = folder,
+      .prompts = read_prompts(flags),
+      .tokenizer = flags.tokenizer,
+      .sampling = flags.options,
+      .type = parse_type(flags.dtype, "dtype"),
+      .which = which(flags.last),
+      .on_warning = [](const std::string& what) { std::cerr << "startrail: warning: " << what << "\n"; }};
+  if (!flags.json) {
+    size_t last = 0;
+    sample_texts(options, [&](size_t number, std::string_view piece) {
+      if (number != std::exchange(last, number)) std::cout << "\n\n";
+      return static_cast<bool>(std::cout << piece << std::flush);
+    });
+    std::cout << "\n";
+    return;
+  }
+  std::optional<Progress> progress("writing");
+  const std::vector<WrittenText> texts = sample_texts(options, [&](size_t number, std::string_view) {
+    progress->show(cat("writing text ", number + 1, " of ", options.prompts.size()));
+    return true;
+  });
+  progress.reset();
+  // Bytes that are no whole letter are replaced: JSON has text only.
+  std::cout << to_json(texts).dump(2, ' ', false, nlohmann::json::error_handler_t::replace) << "\n";
 }
 
 void warn_of_empty(const std::vector<int64_t>& classes, const DitConfig& shape) {
@@ -73,7 +122,9 @@ void draw_sample(const SampleFlags& flags, const fs::path& folder, ProcessWorld*
   check_picture_file(out, shape);
   warn_of_empty(drawing.classes, shape);
   const bool writes = !processes || processes->first() == 0;
-  if (writes && !out.parent_path().empty()) fs::create_directories(out.parent_path());
+  if (writes && !out.parent_path().empty() && !fs::is_directory(out.parent_path()))
+    throw UserError(cat("--out ", out.string(), " is in no folder that is there: make ", out.parent_path().string(),
+                        " first, or give another"));
   if (writes) check_writable(out, "--out");
   std::optional<Progress> progress("drawing");
   const auto show = [&](double done) {
@@ -97,13 +148,27 @@ void add_sample(CLI::App& app) {
   CLI::App* command = app.add_subcommand("sample", "Generate text, or draw pictures, from a checkpoint");
   command->add_option("--checkpoint", flags->checkpoint, kCheckpointHelp)->required()->type_name("FOLDER");
   command
-      ->add_option("--prompt", flags->prompt,
-                   "Text to go on from; token ids such as 1,2,3 for a model that is not "
-                   "byte-level and has no --tokenizer")
+      ->add_option("--prompt", flags->prompts,
+                   "Text to go on from, or -: what stdin has; may be given many times; token ids such as 1,2,3 for a "
+                   "model that is neither byte-level nor has a tokenizer")
+      ->allow_extra_args(false)
+      ->take_all()
       ->type_name("TEXT");
-  command->add_option("--tokenizer", flags->tokenizer, "A tokenizer.json (byte-level BPE), or the folder that holds it")
+  command
+      ->add_option("--prompt-file", flags->prompt_files,
+                   "A file whose text to go on from, without the newline at its end; may be given many times")
+      ->allow_extra_args(false)
+      ->take_all()
       ->type_name("FILE");
-  command->add_option("--tokens", flags->options.tokens, "Tokens to generate")->capture_default_str();
+  command
+      ->add_option("--tokenizer", flags->tokenizer,
+                   "A tokenizer.json (byte-level BPE), or the folder that holds it; otherwise the model's own")
+      ->type_name("FILE");
+  command
+      ->add_option("--tokens", flags->options.tokens,
+                   "Tokens to generate; fewer where a model with a tokenizer ends its text")
+      ->capture_default_str();
+  command->add_flag("--json", flags->json, "Print prompts, token ids and texts as JSON");
   command->add_option("--temperature", flags->options.temperature, "0 takes the likeliest")->capture_default_str();
   command->add_option("--top-k", flags->options.top_k, "Only the k likeliest; 0: all")->capture_default_str();
   command->add_option("--top-p", flags->options.top_p, "Only the likeliest that together have this probability")

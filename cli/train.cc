@@ -159,9 +159,11 @@ void run(TrainFlags& flags) {
   }
   ProcessWorld* const processes = flags.comm.open();
   flags.request.restarted = processes && processes->restarted();
+  std::optional<Progress> progress;
+  if (!processes || processes->rank() == 0) progress.emplace("opening the data");
   const TrainJob job = make_job(flags.request, processes);
+  progress.reset();
   const TrainConfig& config = job.config;
-  if (!job.warning.empty()) std::cerr << "startrail: warning: " << job.warning << "\n";
   // The same line again, after the end.
   if (flags.request.resume == kResumeAuto && job.step >= config.train.steps) {
     std::cout << "nothing to do: " << config.run.folder << " is at step " << job.step << " of " << config.train.steps
@@ -176,6 +178,8 @@ void run(TrainFlags& flags) {
   const Estimate estimated = estimate(config, job.model, threads);
   check_start(job, world, flags.profile);
   if (!flags.json) print_job(job, estimated, world);
+  for (const std::string& warning : job.warnings)
+    if (world.first() == 0) std::cerr << "startrail: warning: " << warning << "\n";
   if (flags.dry_run) {
     if (flags.json)
       std::cout << to_json(job, estimated).dump(2) << "\n";

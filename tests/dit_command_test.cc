@@ -69,8 +69,8 @@ TEST_F(DitCommand, TrainsOnShapesDrawsAndGoesOn) {
   EXPECT_EQ(one.sizes(), at::IntArrayRef({4, 3, 1, 32, 32}));
   const at::Tensor four = read_tensors(folder_.path("four.safetensors")).at("pictures");
   EXPECT_LT((one - four).norm().item<double>(), 1e-4 * one.norm().item<double>());
-  expect(sample + folder_.path("sub/grid.png"), 0, {"grid.png"});
-  EXPECT_TRUE(fs::exists(folder_.path("sub/grid.png")));
+  expect(sample + folder_.path("grid.png"), 0, {"grid.png"});
+  EXPECT_TRUE(fs::exists(folder_.path("grid.png")));
   expect(cat("export --checkpoint ", run, " --out ", folder_.path("out")), 0,
          {"diffusion_pytorch_model.safetensors", "DiTTransformer2DModel"});
   expect(cat("sample --checkpoint ", folder_.path("out"), " --count 1 --steps 2 --out ", folder_.path("a.png")), 0,
@@ -117,6 +117,9 @@ TEST_F(DitCommand, TrainsOnFoldersOfPicturesAndLatents) {
          {"latents of 4 channels", ".safetensors"});
   expect(cat("sample --checkpoint ", folder_.path("run"), " --steps 2 --count 1 --out ", folder_.path("x.safetensors")),
          0, {"1 pictures"});
+  expect(cat("sample --checkpoint ", folder_.path("run"), " --out ", folder_.path("no/x.safetensors")), 2,
+         {"is in no folder that is there: make " + folder_.path("no")});
+  EXPECT_FALSE(fs::exists(folder_.path("no")));
   expect(cat("export --checkpoint ", folder_.path("run"), " --out ", folder_.path("out")), 0, {"StarTrail only"});
 }
 

@@ -6,6 +6,7 @@
 #include "startrail/base/testing.h"
 #include "startrail/train/data/pictures/pictures.h"
 #include "startrail/train/data/tokens/corpus.h"
+#include "startrail/train/data/tokens/testing.h"
 #include "startrail/train/store/tensor_file.h"
 
 namespace startrail {
@@ -40,6 +41,30 @@ TEST(Listing, GivesEveryoneRankZerosFiles) {
   EXPECT_EQ(theirs.tokens(), mine.tokens());
   EXPECT_EQ(theirs.fingerprint(), mine.fingerprint());
   EXPECT_EQ(theirs.describe(), mine.describe());
+}
+
+TEST(Listing, GivesEveryoneRankZerosDocuments) {
+  const TempFolder folder;
+  TokenFolder written{.type = "uint32", .vocabulary = 100'000, .end_token = 5};
+  add_documents(folder, "data", "a.bin", {{1, 2}, {3}, {70'000, 4}, {6, 7, 8}}, written);
+  Told told;
+  CorpusOptions options{.path = folder.path("data"),
+                        .validation_path = {},
+                        .validation = 0.5,
+                        .vocabulary = 100'000,
+                        .listing = told.first()};
+  const Corpora mine = open_data(options);
+  options.listing = told.other(true);
+  const Corpora theirs = open_data(options);
+  EXPECT_EQ(theirs.summary, mine.summary);
+  EXPECT_EQ(fingerprint(theirs), fingerprint(mine));
+  ASSERT_EQ(theirs.training.tokens(), mine.training.tokens());
+  for (int64_t i = 0; i < mine.training.tokens(); ++i) {
+    int64_t one = 0, other = 0;
+    mine.training.read(i, 1, 1, &one);
+    theirs.training.read(i, 1, 1, &other);
+    EXPECT_EQ(one, other);
+  }
 }
 
 TEST(Listing, SeesWhatIsMissingOrShorterOnAnotherHost) {

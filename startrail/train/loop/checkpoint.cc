@@ -183,7 +183,7 @@ void agree_on_disk(Control& control, const fs::path& folder, int64_t step, int64
 }
 
 void write_checkpoint(const fs::path& run, const fs::path& partial, const TrainingState& state, const Model& model,
-                      ShardedAdamW& optimizer, Group& world, int64_t keep) {
+                      ShardedAdamW& optimizer, Group& world, int64_t keep, const Companions& companions) {
   const fs::path folder = run / kCheckpointFolder;
   const int64_t size = count_parameters(model), between = (kShardUnit - size % kShardUnit) % kShardUnit;
   static_assert(kShardUnit * kElement == kPageBytes);
@@ -198,7 +198,8 @@ void write_checkpoint(const fs::path& run, const fs::path& partial, const Traini
     fs::create_directories(folder);
     remove_partial(folder);
     fs::create_directory(partial);
-    write_text(partial / kModelFile, config_text(model, at::kFloat));
+    write_text(partial / kModelFile, config_text(model, at::kFloat, companions));
+    for (const auto& [name, bytes] : companions.files) write_text(partial / name, bytes);
     make_tensor_file(partial / kWeightsFile, tensor_shapes(model, at::kFloat));
     make_tensor_file(partial / kOptimizerFile,
                      {{"mean", at::kFloat, {size}},
@@ -217,6 +218,7 @@ void write_checkpoint(const fs::path& run, const fs::path& partial, const Traini
                           {kOptimizerFile, 0, optimizer.square()}};
   if (optimizer.ema().defined()) parts.push_back({kMeanFile, 0, optimizer.ema()});
   std::map<std::string, json> sums{{kModelFile, json::array()}};  // of each file, by its parts
+  for (const auto& [name, bytes] : companions.files) sums[name] = json::array();
   for (const Part& part : parts) {
     int64_t begin = 0;
     std::string hash;
@@ -238,7 +240,7 @@ void write_checkpoint(const fs::path& run, const fs::path& partial, const Traini
     if (world.rank() != 0) return;
     json files = json::array();
     for (auto& [name, parts_of] : sums) {
-      // What no rank's shard covers: the headers, and config.json as a whole.
+      // What no rank's shard covers: the headers, and config.json and companions as a whole.
       const fs::path path = partial / name;
       const auto bytes = static_cast<int64_t>(fs::file_size(path));
       const int64_t end = parts_of.empty() ? bytes : parts_of[0][0].get<int64_t>();
@@ -263,7 +265,7 @@ void save_checkpoint(const fs::path& run, const TrainingState& state, const Mode
                      Group& world, int64_t keep) {
   const fs::path partial = run / kCheckpointFolder / cat(".", name_of(state.step), ".partial");
   try {
-    write_checkpoint(run, partial, state, model, optimizer, world, keep);
+    write_checkpoint(run, partial, state, model, optimizer, world, keep, companions);
   } catch (...) {
     std::error_code ignored;  // out of sight it would keep a full disk full
     if (world.rank() == 0) fs::remove_all(partial, ignored);

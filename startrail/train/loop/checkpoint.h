@@ -7,6 +7,7 @@
 #include <string>
 
 #include "startrail/train/loop/optimizer.h"
+#include "startrail/train/model/companions.h"
 
 namespace startrail {
 
@@ -21,9 +22,9 @@ struct TrainingState {
 
 // Writes <run>/checkpoints/step-N, points <run>/checkpoints/latest at it, and then removes those of later steps, which
 // a run that went back to an earlier one has given up, and all but the newest `keep` (0: keeps all). All ranks call it.
-// ClusterError, with what the user can do, on a full disk: nothing of the new one is left then.
+// ClusterError, with what the user can do, on a full disk: nothing of the new one is left then. `companions` are rank 0's.
 void save_checkpoint(const std::filesystem::path& run, const TrainingState& state, const Model& model,
-                     ShardedAdamW& optimizer, Group& world, int64_t keep);
+                     ShardedAdamW& optimizer, Group& world, int64_t keep, const Companions& companions = {});
 
 // Removes what a save that was killed left in the run's folder. For who has the run's lock.
 void clear_partial(const std::filesystem::path& run);

@@ -100,7 +100,11 @@ Settings settings_of(TrainConfig& c) {
   return {
       {"model.preset", &c.model.preset,
        "The kind of model (dit-...: a DiT, otherwise a GPT) and the shape to start from.", all_presets()},
-      {"model.vocabulary", &c.model.vocabulary, "Token ids there are. 0: 256 for bytes, else the preset's.", {}, 0},
+      {"model.vocabulary",
+       &c.model.vocabulary,
+       "Token ids there are. 0: 256 for bytes, what a tokens.json says, else the preset's.",
+       {},
+       0},
       {"model.dim", &c.model.dim, "Width of the residual stream. 0 here and below: the preset's.", {}, 0},
       {"model.layers", &c.model.layers, "Transformer blocks.", {}, 0},
       {"model.heads", &c.model.heads, "Query heads.", {}, 0},
@@ -176,10 +180,10 @@ Settings settings_of(TrainConfig& c) {
 
       {"data.path",
        &c.data.path,
-       "A text file or a folder of them as bytes (binaries, what .gitignore names, runs and models are left out), or a "
-       ".bin file of uint16 tokens as nanoGPT and llm.c write them, or a folder of those. For a DiT: a folder of PNG "
-       "and "
-       "JPEG pictures, or of .npy or .safetensors latents, with a subfolder for each class; or the word shapes: "
+       "A text file or a folder of them as bytes (binaries, what .gitignore names, runs and models are left out), a "
+       "folder of tokens as `startrail tokenize` makes it, or a .bin file as nanoGPT and llm.c write them, or a folder "
+       "of those. For a DiT: a folder of PNG and JPEG pictures, or of .npy or .safetensors latents, with a subfolder "
+       "for each class; or the word shapes: "
        "generated pictures.",
        {}},
       {"data.validation_path",
@@ -188,16 +192,17 @@ Settings settings_of(TrainConfig& c) {
        {}},
       {"data.validation",
        &c.data.validation,
-       "Share held out: whole files of a folder, the tail of a file, or of pictures.",
+       "Share held out: whole files of a folder of texts, whole documents of tokens, the tail of a file, or of "
+       "pictures.",
        {},
        0,
        0.9},
       {"data.end_token",
        &c.data.end_token,
-       "What ends a document in token files; -1: nothing. Bytes use 0.",
+       "What ends a document in token files; -1: what a tokens.json says, else nothing. Bytes use 0.",
        {},
        -1,
-       65535},
+       4294967295.0},
       {"data.documents",
        &c.data.documents,
        "Pack documents: attention and loss stay within each. Otherwise all is one stream.",
@@ -383,7 +388,8 @@ CorpusOptions corpus_options(const TrainConfig& config, int64_t vocabulary, cons
           .vocabulary = vocabulary,
           .end_token = d.end_token,
           .leave_out = config.run.folder,
-          .listing = listing};
+          .listing = listing,
+          .sets_vocabulary = config.model.vocabulary == 0};
 }
 
 TokenSourceOptions source_options(const TrainConfig& config) {

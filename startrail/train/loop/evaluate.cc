@@ -91,6 +91,7 @@ Evaluation evaluate_gpt(const EvaluateOptions& options, const Ranks& ranks) {
   const AttentionOptions attention = attention_options(options.sharing, model->shape(), windows.tokens);
   const Corpora data = open_data(corpus);
   if (given) check_bytes(data.validation, model->shape(), options.folder);
+  if (given) check_tokenizer(data.validation, options.folder);
   if (!given && !fingerprint(data).starts_with(state.data)) warn_of_other_data(options, corpus.path);
   if (data.validation.tokens() == 0) throw UserError("this run held no data out: give --data");
   if (data.validation.tokens() < windows.tokens + 1)

@@ -1,5 +1,6 @@
 #include "startrail/train/loop/job.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdlib>
 
@@ -7,6 +8,7 @@
 #include "startrail/base/file.h"
 #include "startrail/plan/make.h"
 #include "startrail/plan/text.h"
+#include "startrail/train/data/tokens/token_folder.h"
 #include "startrail/train/loop/estimate.h"
 #include "startrail/train/model/weights.h"
 
@@ -41,7 +43,17 @@ void check_classes(const std::vector<std::string>& classes, const DitConfig& mod
 void check_bytes(const Corpus& data, const LlamaConfig& model, const fs::path& origin) {
   if (data.is_bytes() && model.vocabulary != 256)
     throw UserError(cat("the data is text, which is read as bytes, but ", origin.string(), " has a vocabulary of ",
-                        model.vocabulary, " tokens: give .bin files of its tokens"));
+                        model.vocabulary, " tokens: give its tokens, which `startrail tokenize` makes of text"));
+}
+
+void check_tokenizer(const Corpus& data, const fs::path& origin) {
+  const fs::path ours = data.folder() / kTokenizerFile, theirs = origin / kTokenizerFile;
+  if (data.folder().empty() || !fs::exists(ours) || !fs::exists(theirs)) return;
+  const auto hash = [](const fs::path& file) { return checksum(file, 0, static_cast<int64_t>(fs::file_size(file))); };
+  if (hash(ours) != hash(theirs))
+    throw UserError(cat("the tokens in ", data.folder().string(), " were made with another tokenizer than that of ",
+                        origin.string(), ": tokenize with --tokenizer ", origin.string(),
+                        " or, if it is the same written differently, copy its tokenizer.json to ", ours.string()));
 }
 
 namespace {
@@ -61,14 +73,29 @@ struct Continued {
                             checkpoint.string(), " starts a new run from these weights"));
   }
 
-  void check_data(const TrainConfig& now, const std::string& fingerprint) const {
+  void check_data(const TrainConfig& now, const std::string& fingerprint, const std::string& split) const {
     if (state.data.starts_with(fingerprint) || now.data.allow_changed) return;
+    // Checkpoints of earlier versions, which chose what to hold out by other rules, do not say how it was done.
+    if ((split == "files" || split == "documents") && std::count(state.data.begin(), state.data.end(), ' ') == 1)
+      throw UserError(cat("the checkpoint ", checkpoint.string(), " is of a version that held out other ", split,
+                          " for validation, or the data in ", now.data.path, " has changed: go on with --set ",
+                          "data.allow_changed=true, and take validation losses as too low, since some of what is held ",
+                          "out now was trained on"));
     const std::string change = changes("data.", overrides, now, before);
     throw UserError(cat("the data in ", now.data.path, " is not what it was at the checkpoint ", checkpoint.string(),
                         change.empty() ? "" : cat(" (", change, ")"),
                         ": restore it, or go on with --set data.allow_changed=true"));
   }
 };
+
+// Of sequences longer than those the model has seen, without anything that stretches its positions; "" if it is so.
+std::string length_warning(const Base& base, const TrainConfig& config, const ModelConfig& model) {
+  const auto* before = std::get_if<LlamaConfig>(&*base.model);
+  if (!before || std::get<LlamaConfig>(model).rope.type != "default" || config.train.tokens <= before->max_tokens)
+    return "";
+  return cat("train.tokens ", config.train.tokens, " goes past the ", before->max_tokens, " positions of ", base.where,
+             " (max_position_embeddings): set model.rope_scaling to stretch them, or expect a high loss at first");
+}
 
 // What a run writes must not become its data.
 void check_apart(const TrainConfig& config) {
@@ -84,6 +111,7 @@ struct Opened {
   std::shared_ptr<const Source> source;
   std::shared_ptr<const TokenSource> tokens;
   std::string fingerprint;  // of the training data
+  std::string split = {};   // how validation data was held out of it, of a GPT
 };
 
 // `origin` is the folder that the model is from, "" for a new one.
@@ -105,7 +133,7 @@ Opened open_source(const TrainConfig& config, LlamaConfig model, const fs::path&
                    const Listing& listing) {
   const Corpora data = open_data(corpus_options(config, model.vocabulary, listing));
   const bool bytes = data.training.is_bytes();
-  if (origin.empty() && config.model.vocabulary == 0 && bytes) model.vocabulary = 256;
+  if (origin.empty() && config.model.vocabulary == 0) model.vocabulary = data.training.vocabulary();
   check_config(config, model);
   if (bytes && model.vocabulary < 256)
     throw UserError(
@@ -113,8 +141,9 @@ Opened open_source(const TrainConfig& config, LlamaConfig model, const fs::path&
   if (bytes && config.data.end_token >= 0)
     throw UserError("data.end_token is for token files; a document of text ends by itself: leave it out");
   if (starts) check_bytes(data.training, model, origin);
+  if (starts) check_tokenizer(data.training, origin);
   const auto source = std::make_shared<const TokenSource>(data, source_options(config));
-  return {model, source, source, data.training.fingerprint()};
+  return {model, source, source, data.training.fingerprint(), data.split};
 }
 
 Base read_base(const fs::path& checkpoint, const TrainingState& state, const fs::path& from) {
@@ -161,10 +190,10 @@ TrainJob job_of(const TrainRequest& request, const std::string& resume, World* p
   const auto once = [&](const std::function<std::string()>& make) {
     return processes ? processes->once(make) : make();
   };
-  std::string warning;
+  std::vector<std::string> warnings;
   const fs::path checkpoint = resume.empty() ? "" : once([&] {
     const WholeCheckpoint whole = find_whole_checkpoint(resume);
-    warning = whole.warning;
+    if (!whole.warning.empty()) warnings.push_back(whole.warning);
     return fs::canonical(whole.path).string();
   });
   const bool starts = resume.empty() && !request.from.empty();
@@ -191,11 +220,13 @@ TrainJob job_of(const TrainRequest& request, const std::string& resume, World* p
   if (base.resumes) {
     const Continued run{base.config, state, checkpoint, overrides};
     run.check_order(config);
-    run.check_data(config, data.fingerprint);
+    run.check_data(config, data.fingerprint, data.split);
   }
   config.data.allow_changed = false;  // it was for this start only
+  const std::string length = base.model ? length_warning(base, config, data.model) : "";
+  if (!length.empty()) warnings.push_back(length);
   // Saved is what is trained.
-  return {with_model(config, data.model), data.model, data.source, data.tokens, checkpoint, from, state.step, warning};
+  return {with_model(config, data.model), data.model, data.source, data.tokens, checkpoint, from, state.step, warnings};
 }
 
 }  // namespace
@@ -227,12 +258,17 @@ std::map<std::string, std::string> job_facts(const TrainJob& job) {
 }
 
 Training make_training(const TrainJob& job) {
+  const auto companions = [job] {
+    const Corpus& data = job.tokens->data().training;
+    return make_companions(job.checkpoint.empty() ? job.from : job.checkpoint, data.folder(), data.end_token());
+  };
   return {.config = job.config,
           .make_model = [model = job.model] { return make_model(model); },
           .attention = attention_options(job.config, job.model),
           .source = job.source,
           .weights = job.from,
-          .checkpoint = job.checkpoint};
+          .checkpoint = job.checkpoint,
+          .companions = job.tokens ? std::function<Companions()>(companions) : nullptr};
 }
 
 namespace {

@@ -34,7 +34,7 @@ struct TrainJob {
   std::filesystem::path checkpoint;           // to go on from
   std::filesystem::path from;                 // the folder of weights to start from, if given
   int64_t step = 0;                           // done already
-  std::string warning;                        // what the user should know; of processes only rank 0 has it
+  std::vector<std::string> warnings = {};     // what the user should know; of processes rank 0 has all
 };
 
 // Resolves the settings and opens the data. UserError for what is wrong with either, and for a run that would not go on
@@ -69,5 +69,8 @@ void check_classes(const std::vector<std::string>& classes, const DitConfig& mod
 
 // UserError when text is given to a model of tokens.
 void check_bytes(const Corpus& data, const LlamaConfig& model, const std::filesystem::path& origin);
+
+// UserError when the tokenizer.json beside tokens is not the one beside the model in `origin`, where both are there.
+void check_tokenizer(const Corpus& data, const std::filesystem::path& origin);
 
 }  // namespace startrail

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <memory>
+#include <set>
 
 #include "startrail/base/error.h"
+#include "startrail/train/data/tokens/token_folder.h"
 #include "startrail/train/loop/estimate.h"
 #include "startrail/train/tokenizer/tokenizer.h"
 
@@ -14,12 +16,16 @@ namespace {
 class Script {
  public:
   Script(const TextOptions& options, const LlamaConfig& shape) {
-    if (!options.tokenizer.empty()) tokenizer_ = std::make_unique<Tokenizer>(options.tokenizer);
+    const std::filesystem::path own = options.folder / kTokenizerFile;
+    const bool given = !options.tokenizer.empty();
+    if (given || std::filesystem::exists(own)) {
+      tokenizer_ = std::make_unique<Tokenizer>(given ? options.tokenizer : own);
+      ends_ = end_ids(options.folder);
+    }
     if (tokenizer_ && tokenizer_->vocabulary() > shape.vocabulary)
       throw UserError(cat("the tokenizer has ", tokenizer_->vocabulary(), " tokens, but the model's vocabulary is ",
                           shape.vocabulary));
     bytes_ = !tokenizer_ && shape.vocabulary == 256;
-    first_ = options.prompt.empty();
   }
 
   std::vector<int64_t> read(const std::string& prompt) const {
@@ -31,25 +37,27 @@ class Script {
     else
       for (const std::string& part : split(prompt, ',')) tokens.push_back(parse_int(part, "token"));
     if (tokens.empty() && bytes_) tokens = {0};  // the end of the document before: a new one begins
+    if (tokens.empty() && !ends_.empty()) tokens = {*ends_.begin()};
+    if (tokens.empty() && tokenizer_) throw UserError("the prompt has no token: give --prompt a text to go on from");
     if (tokens.empty())
       throw UserError("this model is not byte-level: give --prompt token ids such as 1,2,3, or --tokenizer");
     return tokens;
   }
 
-  std::string write(int64_t token) {
-    if (bytes_) return {static_cast<char>(token)};
-    if (!tokenizer_) return cat(std::exchange(first_, false) ? "" : ",", token);
+  bool ends(int64_t token) const { return ends_.contains(token); }
+
+  // The next piece of a text of which `written` letters are there, for these tokens of it.
+  std::string write(const std::vector<int64_t>& tokens, size_t written, bool first) const {
+    if (bytes_) return {static_cast<char>(tokens.back())};
+    if (!tokenizer_) return cat(first ? "" : ",", tokens.back());
     // Decoded from the start each time: a character may need several tokens.
-    drawn_.push_back(token);
-    const std::string text = tokenizer_->decode(drawn_);
-    return text.substr(std::exchange(written_, text.size()));
+    return tokenizer_->decode(tokens).substr(written);
   }
 
  private:
   std::unique_ptr<Tokenizer> tokenizer_;
-  bool bytes_ = false, first_ = true;
-  std::vector<int64_t> drawn_;
-  size_t written_ = 0;
+  std::set<int64_t> ends_;
+  bool bytes_ = false;
 };
 
 void check_room(const TextOptions& options, const LlamaConfig& shape, size_t prompt) {
@@ -62,17 +70,44 @@ void check_room(const TextOptions& options, const LlamaConfig& shape, size_t pro
                         " for keys and values, which is not free: give ", fixed(std::max(0.0, room), 0), " or fewer"));
 }
 
+void warn_of_length(const TextOptions& options, const LlamaConfig& shape, size_t prompt) {
+  const int64_t tokens = static_cast<int64_t>(prompt) + options.sampling.tokens;
+  if (tokens > shape.max_tokens && shape.rope.type == "default" && options.on_warning)
+    options.on_warning(cat("a prompt of ", prompt, " tokens and ", options.sampling.tokens, " more go past the ",
+                           shape.max_tokens, " positions of the model (max_position_embeddings), which has no rope ",
+                           "scaling: expect nonsense beyond them"));
+}
+
 }  // namespace
 
-void sample_text(const TextOptions& options, const std::function<bool(std::string_view)>& on_text) {
+std::vector<WrittenText> sample_texts(const TextOptions& options,
+                                      const std::function<bool(size_t, std::string_view)>& on_text) {
   check_options(options.sampling);
   const auto model = load_llama(options.folder, options.type, options.which);
-  Script script(options, model->shape());
-  const std::vector<int64_t> prompt = script.read(options.prompt);
-  check_prompt(prompt, model->shape().vocabulary);  // before it is shown
-  check_room(options, model->shape(), prompt.size());
-  if (!on_text(options.prompt)) return;
-  generate(*model, prompt, options.sampling, [&](int64_t token) { return on_text(script.write(token)); });
+  const Script script(options, model->shape());
+  std::vector<WrittenText> texts;
+  size_t longest = 0;
+  for (const std::string& prompt : options.prompts) {
+    texts.push_back({prompt, script.read(prompt), {}, ""});
+    check_prompt(texts.back().prompt_ids, model->shape().vocabulary);  // before it is shown
+    longest = std::max(longest, texts.back().prompt_ids.size());
+  }
+  check_room(options, model->shape(), longest);
+  warn_of_length(options, model->shape(), longest);
+  bool goes_on = true;
+  for (size_t number = 0; number < texts.size() && goes_on; ++number) {
+    WrittenText& text = texts[number];
+    goes_on = on_text(number, text.prompt);
+    if (!goes_on) break;
+    generate(*model, text.prompt_ids, options.sampling, [&](int64_t token) {
+      if (script.ends(token)) return false;
+      text.ids.push_back(token);
+      const std::string piece = script.write(text.ids, text.text.size(), text.prompt.empty() && text.ids.size() == 1);
+      text.text += piece;
+      return goes_on = on_text(number, piece);
+    });
+  }
+  return texts;
 }
 
 }  // namespace startrail

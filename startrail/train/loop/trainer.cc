@@ -84,6 +84,7 @@ class RankTrainer {
       fs::create_directories(config_.run.folder);
       lock_.emplace(config_.run.folder);
       clear_partial(config_.run.folder);
+      if (training.companions) companions_ = training.companions();
     });
     if (training.save) check_access(config_.run.folder, *world_);
     if (!training.checkpoint.empty()) {
@@ -314,7 +315,7 @@ class RankTrainer {
     for (double one : world_->control().gather(finite ? 0.0 : 1.0))
       if (one != 0) throw UserError(cat("the weights are no longer numbers: the run diverged by step ", state_.step, kAdvice));
     state_.updates = optimizer_.steps;
-    save_checkpoint(config_.run.folder, state_, *model_, optimizer_, *world_, config_.run.keep);
+    save_checkpoint(config_.run.folder, state_, *model_, optimizer_, *world_, config_.run.keep, companions_);
     if (world_->rank() == 0 && training_.observer.on_checkpoint)
       training_.observer.on_checkpoint(find_checkpoint(config_.run.folder));
     return now() - start;
@@ -329,6 +330,7 @@ class RankTrainer {
   ShardedAdamW optimizer_;
   AttentionOptions attention_;
   TrainingState state_;
+  Companions companions_;  // of rank 0
   int64_t first_step_ = 0;
   int64_t static_bytes_ = 0;
   double valid_tokens_ = 0;

@@ -35,6 +35,7 @@ struct Training {
   Observer observer = {};
   int asks = 0;                                        // the rank of this process that asks observer.stop
   std::function<void(const std::string&)> doing = {};  // told what every rank is at: "step 12"
+  std::function<Companions()> companions = {};  // asked by rank 0 for what its checkpoints hold beside the weights
 };
 
 struct TrainingResult {

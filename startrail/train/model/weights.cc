@@ -117,14 +117,16 @@ std::vector<NamedShape> tensor_shapes(const Model& model, at::ScalarType type) {
   return shapes;
 }
 
-std::string config_text(const Model& model, at::ScalarType type) {
+std::string config_text(const Model& model, at::ScalarType type, const Companions& companions) {
   nlohmann::json json = model.config();
   if (json.contains("_class_name")) return json.dump(2) + "\n";  // diffusers goes by the file
+  json.update(nlohmann::json::parse(companions.ids));
   json["dtype"] = json["torch_dtype"] = type == at::kBFloat16 ? "bfloat16" : type == at::kHalf ? "float16" : "float32";
   return json.dump(2) + "\n";
 }
 
-std::string export_model(const Model& model, const fs::path& folder, at::ScalarType type) {
+std::string export_model(const Model& model, const fs::path& folder, at::ScalarType type,
+                         const Companions& companions) {
   const bool is_new = !fs::exists(folder);
   if (!is_new && !fs::is_empty(folder))
     throw UserError(cat(folder.string(), " is there already and not empty: give a new folder"));
@@ -132,7 +134,8 @@ std::string export_model(const Model& model, const fs::path& folder, at::ScalarT
   const fs::path file = folder / name;
   try {
     fs::create_directories(folder);
-    write_text(folder / kModelFile, config_text(model, type));
+    for (const auto& [name, bytes] : companions.files) write_text(folder / name, bytes);
+    write_text(folder / kModelFile, config_text(model, type, companions));
     int64_t offset = make_tensor_file(file, tensor_shapes(model, type));
     for (const Parameter& parameter : model.parameters()) {
       const at::Tensor values = parameter.value.detach().to(type).contiguous();
@@ -142,6 +145,7 @@ std::string export_model(const Model& model, const fs::path& folder, at::ScalarT
   } catch (...) {  // half a model is no use, and would be in the way of the next try
     std::error_code ignored;
     for (const fs::path& one : {folder / kModelFile, file}) fs::remove(one, ignored);
+    for (const auto& [name, bytes] : companions.files) fs::remove(folder / name, ignored);
     if (is_new) fs::remove(folder, ignored);
     throw;
   }

@@ -7,6 +7,7 @@
 #include <memory>
 #include <string>
 
+#include "startrail/train/model/companions.h"
 #include "startrail/train/model/dit.h"
 #include "startrail/train/model/kinds.h"
 #include "startrail/train/model/llama.h"
@@ -33,12 +34,13 @@ std::map<std::string, at::Tensor> open_weights(const std::filesystem::path& fold
 // shape, has no place in the model, or holds NaN or infinities in this part.
 at::Tensor read_shard(const std::map<std::string, at::Tensor>& weights, const Model& model, const Shard& shard);
 
-// Writes config.json and the weights in `type` from the model's bound parameters into a new folder; returns the name of
-// the weights' file. What it wrote is gone again when it throws.
-std::string export_model(const Model& model, const std::filesystem::path& folder, at::ScalarType type);
+// Writes config.json, the weights in `type` from the model's bound parameters and what goes with them into a new
+// folder; returns the name of the weights' file. What it wrote is gone again when it throws.
+std::string export_model(const Model& model, const std::filesystem::path& folder, at::ScalarType type,
+                         const Companions& companions = {});
 
-// config.json's text for weights of this type.
-std::string config_text(const Model& model, at::ScalarType type);
+// config.json's text for weights of this type, with the ids that go with a GPT.
+std::string config_text(const Model& model, at::ScalarType type, const Companions& companions = {});
 
 // Names, shapes and one type of a model's parameters, in the order of the row.
 std::vector<NamedShape> tensor_shapes(const Model& model, at::ScalarType type);

@@ -9,6 +9,7 @@
 #include "startrail/base/error.h"
 #include "startrail/base/file.h"
 #include "startrail/train/data/tokens/gitignore.h"
+#include "startrail/train/data/tokens/token_folder.h"
 #include "startrail/train/store/run_files.h"
 
 namespace startrail {
@@ -18,7 +19,8 @@ namespace fs = std::filesystem;
 static_assert(std::endian::native == std::endian::little, "token files are read as they lie on disk");
 
 constexpr const char* kChoices =
-    "give a text file, a folder of text files, a .bin file of uint16 tokens, or a folder of those";
+    "give a text file, a folder of text files, a folder that `startrail tokenize` made, a .bin file of tokens, or a "
+    "folder of those";
 
 bool is_token_file(const fs::path& path) { return path.extension() == ".bin"; }
 
@@ -35,32 +37,57 @@ bool is_text(const fs::path& path, int64_t bytes) {
   return true;
 }
 
-// Where the tokens are: after llm.c's header of 256 int32 (magic, version, count, zeros), or everywhere, as nanoGPT
-// writes them. GPT-2 tokens cannot be mistaken for a header: as tokens, both magics hold one beyond 50256.
-DataFile token_file(const fs::path& root, const std::string& name) {
+// llm.c's headers: 256 int32, of which the first three are magic, version and the number of tokens.
+struct Header {
+  uint32_t magic, version;
+  int64_t token_bytes;
+};
+constexpr Header kHeaders[] = {{20240520, 1, 2}, {20240801, 7, 4}};
+
+// Where the tokens of a .bin file are, and how wide: after llm.c's header, or everywhere, uint16, as nanoGPT writes
+// them. GPT-2 tokens cannot be mistaken for a header: as tokens, both magics hold one beyond 50256.
+std::pair<DataFile, int64_t> token_file(const fs::path& root, const std::string& name) {
   constexpr int64_t kHeaderBytes = 1024, kTokenBytes = 2;
-  constexpr uint32_t kMagic = 20240520, kVersion = 1, kMagicOfUint32 = 20240801;
   const fs::path path = root / name;
   const auto fail = [&](auto... why) { throw UserError(cat("token file ", path.string(), " ", why...)); };
   const int64_t bytes = static_cast<int64_t>(fs::file_size(path));
   std::array<uint32_t, 3> header{};
   OpenFile(path.string()).read(0, header.data(), sizeof header);
-  if (header[0] == kMagicOfUint32)
-    fail("holds uint32 tokens (magic ", kMagicOfUint32, "): only uint16 tokens are read, with magic ", kMagic,
-         " or none");
-  if (header[0] != kMagic) {
+  const auto* kind = std::find_if(std::begin(kHeaders), std::end(kHeaders),
+                                  [&](const Header& known) { return known.magic == header[0]; });
+  if (kind == std::end(kHeaders)) {
     if (bytes == 0) fail("is empty: it must hold one token or more");
     if (bytes % kTokenBytes != 0) fail("has an odd size of ", bytes, " bytes: uint16 tokens take 2 each");
-    return {name, 0, bytes / kTokenBytes};
+    return {{name, 0, bytes / kTokenBytes}, kTokenBytes};
   }
-  const int64_t tokens = header[2], needed = kHeaderBytes + tokens * kTokenBytes;
+  const int64_t tokens = header[2], needed = kHeaderBytes + tokens * kind->token_bytes;
   if (bytes < kHeaderBytes) fail("is truncated: it has ", bytes, " bytes, its header alone takes ", kHeaderBytes);
-  if (header[1] != kVersion) fail("has version ", header[1], " of the format: only version ", kVersion, " is read");
+  if (header[1] != kind->version)
+    fail("has version ", header[1], " of the format: only version ", kind->version, " is read");
   if (bytes != needed)
     fail(bytes < needed ? "is truncated" : "is too long", ": it has ", bytes, " bytes, its header's ", tokens,
          " tokens need ", needed);
   if (tokens == 0) fail("is empty: it must hold one token or more");
-  return {name, kHeaderBytes, tokens};
+  return {{name, kHeaderBytes, tokens}, kind->token_bytes};
+}
+
+// The files that a tokens.json describes, or the one called `only`.
+DataFiles described_files(const fs::path& root, const std::string& only = "") {
+  const TokenFolder tokens = read_token_folder(root);
+  DataFiles found{.root = root,
+                  .files = {},
+                  .is_folder = only.empty(),
+                  .token_bytes = tokens.token_bytes(),
+                  .left_out = "",
+                  .vocabulary = tokens.vocabulary,
+                  .end_token = tokens.end_token};
+  for (const TokenFile& file : tokens.files)
+    if (file.tokens > 0 && (only.empty() || file.name == only)) found.files.push_back({file.name, 0, file.tokens});
+  std::sort(found.files.begin(), found.files.end(), [](auto& a, auto& b) { return a.name < b.name; });
+  if (found.files.empty())
+    throw UserError(cat((root / kTokensFile).string(), " names no tokens", only.empty() ? "" : cat(" in ", only),
+                        ": tokenize again"));
+  return found;
 }
 
 // Goes through a folder and sorts what it finds.
@@ -72,17 +99,18 @@ class Walk {
   }
 
   DataFiles result() && {
-    DataFiles found{root_, std::move(texts_), true, true, ""};
-    found.is_bytes = !found.files.empty() || token_files_.empty();
-    if (found.is_bytes) check_meant(found);
-    if (!found.is_bytes)
-      for (const std::string& name : token_files_) found.files.push_back(token_file(root_, name));
+    std::sort(token_files_.begin(), token_files_.end());
+    DataFiles found{root_, std::move(texts_), true, 1, ""};
+    if (!found.files.empty())
+      check_meant(found);
+    else
+      for (const std::string& name : token_files_) add_tokens(found, name);
     std::sort(found.files.begin(), found.files.end(), [](auto& a, auto& b) { return a.name < b.name; });
     std::vector<std::string> counts;
     const auto add = [&](size_t count, const char* what) {
       if (count > 0) counts.push_back(cat(count, " ", what));
     };
-    add(found.is_bytes ? token_files_.size() : 0, ".bin");
+    add(found.is_bytes() ? token_files_.size() : 0, ".bin");
     add(binary_, "binary");
     add(empty_, "empty");
     add(ignored_, "ignored by .gitignore");
@@ -92,6 +120,15 @@ class Walk {
   }
 
  private:
+  void add_tokens(DataFiles& found, const std::string& name) const {
+    const auto [file, token_bytes] = token_file(root_, name);
+    if (!found.files.empty() && found.token_bytes != token_bytes)
+      throw UserError(cat("token files ", (root_ / found.files.back().name).string(), " and ", name, " have ",
+                          found.token_bytes, " and ", token_bytes, " bytes a token: give a folder of one kind"));
+    found.token_bytes = token_bytes;
+    found.files.push_back(file);
+  }
+
   // Text beside token files is the data, as in a code base with a .bin somewhere; but not a note beside much data.
   void check_meant(const DataFiles& texts) const {
     int64_t text = 0, tokens = 0;
@@ -181,12 +218,16 @@ class Walk {
 DataFiles find_single(const fs::path& path) {
   const fs::path root = path.parent_path();
   const std::string name = path.filename().string();
-  if (is_token_file(path)) return {root, {token_file(root, name)}, false, false, ""};
+  if (is_token_file(path) && is_token_folder(root)) return described_files(root, name);
+  if (is_token_file(path)) {
+    const auto [file, token_bytes] = token_file(root, name);
+    return {root, {file}, false, token_bytes, ""};
+  }
   const int64_t bytes = static_cast<int64_t>(fs::file_size(path));
   if (bytes == 0) throw UserError(cat("data file ", path.string(), " is empty: ", kChoices));
   if (!is_text(path, bytes))
     throw UserError(cat("data file ", path.string(), " is binary, it holds NUL bytes: ", kChoices));
-  return {root, {{name, 0, bytes}}, false, true, ""};
+  return {root, {{name, 0, bytes}}, false, 1, ""};
 }
 
 }  // namespace
@@ -198,6 +239,7 @@ DataFiles find_data_files(const std::string& path, const std::string& leave_out)
     if (!fs::exists(status)) throw UserError(cat("data path ", path, " does not exist: ", kChoices));
     if (fs::is_regular_file(status)) return find_single(path);
     if (!fs::is_directory(status)) throw UserError(cat("data path ", path, " is no file and no folder: ", kChoices));
+    if (is_token_folder(path)) return described_files(path);
     DataFiles found = Walk(path, leave_out).result();
     if (found.files.empty())
       throw UserError(cat("data folder ", path, " has no text and no .bin token files",
@@ -218,16 +260,23 @@ DataFiles find_data_files(const std::string& path, const std::string& leave_out,
     return pack_list({{"root", found.root.string()},
                       {"files", std::move(files)},
                       {"is_folder", found.is_folder},
-                      {"is_bytes", found.is_bytes},
-                      {"left_out", found.left_out}});
+                      {"token_bytes", found.token_bytes},
+                      {"left_out", found.left_out},
+                      {"vocabulary", found.vocabulary},
+                      {"end_token", found.end_token}});
   }));
-  DataFiles found{
-      told.at("root").get<std::string>(), {}, told.at("is_folder"), told.at("is_bytes"), told.at("left_out")};
+  DataFiles found{told.at("root").get<std::string>(),
+                  {},
+                  told.at("is_folder"),
+                  told.at("token_bytes"),
+                  told.at("left_out"),
+                  told.at("vocabulary"),
+                  told.at("end_token")};
   for (const json& file : told.at("files")) {
     found.files.push_back({file.at(0), file.at(1), file.at(2)});
     const DataFile& last = found.files.back();
     if (listing.check)
-      check_listed(found.root / last.name, last.offset + last.tokens * (found.is_bytes ? 1 : 2), found.is_bytes);
+      check_listed(found.root / last.name, last.offset + last.tokens * found.token_bytes, found.is_bytes());
   }
   return found;
 }

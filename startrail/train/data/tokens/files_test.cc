@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "startrail/base/testing.h"
+#include "startrail/train/data/tokens/testing.h"
 
 namespace startrail {
 namespace {
@@ -61,6 +62,31 @@ TEST(DataFiles, GitignoreFilesOfTheRepositoryAboveHoldToo) {
   const DataFiles found = find_data_files(folder.path("repo/src/deep"));
   EXPECT_EQ(names_of(found), (std::vector<std::string>{"a.above", "a.txt", "keep.log", "sub/out/a"}));
   EXPECT_EQ(found.left_out, "4 ignored by .gitignore");
+}
+
+TEST(DataFiles, RefusesBrokenTokenFiles) {
+  const TempFolder folder;
+  const auto refused = [&](const std::string& content) {
+    const std::string path = folder.write("a.bin", content), start = "token file " + path + " ";
+    const std::string error = error_of([&] { find_data_files(path); });
+    EXPECT_EQ(error_of([&] { find_data_files(folder.path()); }), error);  // as a shard too
+    return error.starts_with(start) ? error.substr(start.size()) : error;
+  };
+  EXPECT_EQ(refused(""), "is empty: it must hold one token or more");
+  EXPECT_EQ(refused("abc"), "has an odd size of 3 bytes: uint16 tokens take 2 each");
+  EXPECT_EQ(refused(llmc_file(20240520, 1, 0, token_bytes({}))), "is empty: it must hold one token or more");
+  EXPECT_EQ(refused(llmc_file(20240520, 1, 3, token_bytes({1, 2}))),
+            "is truncated: it has 1028 bytes, its header's 3 tokens need 1030");
+  EXPECT_EQ(refused(llmc_file(20240520, 1, 3, token_bytes({1, 2, 3, 4}))),
+            "is too long: it has 1032 bytes, its header's 3 tokens need 1030");
+  EXPECT_EQ(refused(llmc_file(20240520, 1, 3, token_bytes({})).substr(0, 100)),
+            "is truncated: it has 100 bytes, its header alone takes 1024");
+  EXPECT_EQ(refused(llmc_file(20240520, 2, 1, token_bytes({1}))),
+            "has version 2 of the format: only version 1 is read");
+  EXPECT_EQ(refused(llmc_file(20240801, 1, 1, token_bytes({1, 0}))),
+            "has version 1 of the format: only version 7 is read");
+  EXPECT_EQ(refused(llmc_file(20240801, 7, 2, token_bytes({1, 0}))),
+            "is truncated: it has 1028 bytes, its header's 2 tokens need 1032");
 }
 
 }  // namespace

@@ -11,7 +11,7 @@
 namespace startrail {
 namespace {
 
-constexpr int kTokenBits = 16;  // corpora hold bytes or uint16
+constexpr int kTokenBits = 21;  // three tokens and a mark are a key of 64 bits
 
 // Of longer corpora a sample is enough. With these the tables stay below 1 GB and the time below a minute.
 constexpr int64_t kMostBytes = 200'000'000, kMostTokens = 10'000'000;
@@ -131,7 +131,7 @@ class Ngrams {
 
 double unigram_entropy(const Corpus& corpus) {
   STARTRAIL_CHECK(corpus.tokens() > 0, "an empty corpus has no entropy");
-  std::vector<int64_t> counts(size_t{1} << kTokenBits);
+  std::vector<int64_t> counts(static_cast<size_t>(corpus.vocabulary()));
   int64_t total = 0;
   for_each_block(corpus, kMostBytes, 0, [&](const int64_t* tokens, int64_t, int64_t count) {
     for (int64_t i = 0; i < count; ++i) ++counts[static_cast<size_t>(tokens[i])];
@@ -149,6 +149,7 @@ double unigram_entropy(const Corpus& corpus) {
 double ngram_loss(const Corpus& training, const Corpus& validation, int n, int64_t vocabulary) {
   STARTRAIL_CHECK(n >= 1 && n <= 3, "n is ", n);
   STARTRAIL_CHECK(validation.tokens() > 0, "there is nothing to measure the loss on");
+  STARTRAIL_CHECK(vocabulary <= int64_t{1} << kTokenBits, "a vocabulary of ", vocabulary);
   const int64_t reach = n - 1;
   const Ngrams ngrams(training, reach);
   const double uniform = 1.0 / static_cast<double>(vocabulary);

@@ -105,6 +105,14 @@ TEST(Ngram, CountsTokensBeyondBytes) {
   EXPECT_NEAR(unigram_entropy(data.training), std::log(100.0), 1e-9);
   EXPECT_NEAR(ngram_loss(data.training, data.validation, 1, 65'536), std::log(100.0), 0.1);
   EXPECT_LT(ngram_loss(data.training, data.validation, 2, 65'536), 0.2);  // the next one is certain
+  // Ids that take more than 16 bits, of which those below are all the same.
+  std::vector<uint32_t> wide;
+  for (uint32_t i = 0; i < 3000; ++i) wide.push_back(i % 100 << 16 >> 4 | 5);
+  options.vocabulary = 500'000;
+  options.path = options.validation_path = folder.write("wide.bin", llmc_file(20240801, 7, 3000, wide_bytes(wide)));
+  const Corpora large = open_data(options);
+  EXPECT_NEAR(unigram_entropy(large.training), std::log(100.0), 1e-9);
+  EXPECT_LT(ngram_loss(large.training, large.validation, 3, 500'000), 0.2);
 }
 
 // 40 GB of zeros: only evenly spaced blocks are counted.

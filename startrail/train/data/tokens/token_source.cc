@@ -30,11 +30,7 @@ TokenSource::TokenSource(Corpora data, const TokenSourceOptions& options) : data
         "GPT-2's tokens)");
 }
 
-std::string TokenSource::describe() const {
-  return cat(data_.training.describe(), ", ", human_count(static_cast<double>(data_.training.tokens())), " tokens; ",
-             human_count(static_cast<double>(data_.validation.tokens())), " for validation",
-             options_.documents ? "; documents packed" : "");
-}
+std::string TokenSource::describe() const { return cat(data_.summary, options_.documents ? "; documents packed" : ""); }
 
 int64_t TokenSource::epoch() const { return (data_.training.tokens() - 1) / options_.tokens; }
 
