@@ -2,9 +2,11 @@
 
 #include <utf8proc.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <memory>
 #include <new>
+#include <utility>
 #include <vector>
 
 #include "startrail/train/tokenizer/letters.h"
@@ -16,6 +18,18 @@ constexpr int32_t kFirst = 0x300, kEnd = 0x30000;  // outside NFC changes nothin
 constexpr auto kNfc = static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_COMPOSE);
 
 const uint8_t* bytes_of(std::string_view text) { return reinterpret_cast<const uint8_t*>(text.data()); }
+
+// Marks since Unicode 10 that have an order, and the one that is joined. The models that want NFC were trained with
+// that of Hugging Face's tokenizers, which is Unicode 9's: there these are letters like any other.
+constexpr std::pair<uint32_t, uint32_t> kNewer[] = {
+    {0x7fd, 0x7fd},     {0x898, 0x89f},     {0x8ca, 0x8d3},     {0x9fe, 0x9fe},     {0xc3c, 0xc3c},
+    {0xd3b, 0xd3c},     {0xeba, 0xeba},     {0x1715, 0x1715},   {0x1abf, 0x1ace},   {0x1df6, 0x1dfa},
+    {0xa82c, 0xa82c},   {0x10d24, 0x10d27}, {0x10eab, 0x10eac}, {0x10efd, 0x10eff}, {0x10f46, 0x10f50},
+    {0x10f82, 0x10f85}, {0x11070, 0x11070}, {0x1133b, 0x1133b}, {0x1145e, 0x1145e}, {0x11839, 0x1183a},
+    {0x11930, 0x11930}, {0x1193d, 0x1193e}, {0x11943, 0x11943}, {0x119e0, 0x119e0}, {0x11a34, 0x11a34},
+    {0x11a47, 0x11a47}, {0x11a99, 0x11a99}, {0x11d42, 0x11d45}, {0x11d97, 0x11d97}, {0x11f41, 0x11f42},
+    {0x16ff0, 0x16ff1}, {0x1e08f, 0x1e08f}, {0x1e130, 0x1e136}, {0x1e2ae, 0x1e2ae}, {0x1e2ec, 0x1e2ef},
+    {0x1e4ec, 0x1e4ef}};
 
 // Which letters may change, or join the one before: marks that have an order, letters that decompose for good, and
 // those that come second or later in a decomposition. Before every other letter the text can be cut for NFC.
@@ -30,6 +44,7 @@ std::vector<bool> make_unsure() {
     if (count < 1 || parts[0] == point) continue;
     if (utf8proc_normalize_utf32(parts, count, kNfc) != 1 || parts[0] != point) unsure[point] = true;
   }
+  for (const auto& [first, last] : kNewer) std::fill(unsure.begin() + first, unsure.begin() + last + 1, false);
   return unsure;
 }
 
@@ -73,7 +88,9 @@ std::string_view to_nfc(std::string_view text, std::string& room) {
     size_t begin = at, end = at;
     while (begin > done && (text[--begin] & 0xc0) == 0x80) {
     }
-    if (at == text.size() || letter_size(text.substr(begin)) != at - begin) begin = at;
+    if (at == text.size() || letter_size(text.substr(begin)) != at - begin ||
+        utf8proc_get_property(static_cast<int32_t>(code_point(text.substr(begin, at - begin))))->combining_class != 0)
+      begin = at;
     for (size_t size; (size = letter_size(text.substr(end))) > 0 && is_unsure(text.substr(end, size));) end += size;
     room.append(text.substr(done, begin - done));
     if (end > begin) append_nfc(text.substr(begin, end - begin), room);
