@@ -93,6 +93,21 @@ size_t Scan::next(std::string_view text) const {
   return white_space(cursor, marked);
 }
 
+bool may_cut_after(std::string_view text, size_t line_end) {
+  const auto visible = [](unsigned char byte) { return byte > ' ' && byte < 0x7f; };
+  if (line_end == 0 || line_end + 1 >= text.size()) return false;
+  // The first bytes of Cyrillic letters, CJK ideographs and Hangul syllables.
+  const auto next = static_cast<unsigned char>(text[line_end + 1]);
+  const bool joins_none =
+      next == 0xd0 || next == 0xd1 || (next >= 0xe4 && next <= 0xe9) || next == 0xeb || next == 0xec;
+  if (!visible(next) && !joins_none) return false;
+  size_t last = line_end - 1;
+  if (static_cast<unsigned char>(text[last]) < 0x80) return visible(static_cast<unsigned char>(text[last]));
+  while (last > 0 && (text[last] & 0xc0) == 0x80) --last;
+  const std::string_view letter = text.substr(last, line_end - last);
+  return letter_size(letter) == letter.size() && kWhiteSpace.find(letter) == std::string_view::npos;
+}
+
 std::optional<Scan> make_scan(const std::string& pattern) {
   if (pattern == kGpt2Pattern) return Scan{.any_case = false, .marked = false, .most_numbers = 0};
   if (pattern == kLlama3Pattern) return Scan{.any_case = true, .marked = true, .most_numbers = 3};

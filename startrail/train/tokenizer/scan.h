@@ -26,6 +26,10 @@ inline constexpr const char* kLlama3Pattern =
 inline constexpr const char* kQwen2Pattern =
     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 
+// Whether a text that is cut after this line end has the same pieces, with all the patterns above, and the same NFC:
+// visible letters are beside it, the next of a kind that joins none before. False where that is not known.
+bool may_cut_after(std::string_view text, size_t line_end);
+
 // Nothing for a pattern that is not known here.
 std::optional<Scan> make_scan(const std::string& pattern);
 

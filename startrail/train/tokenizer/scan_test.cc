@@ -4,6 +4,7 @@
 
 #include <random>
 
+#include "startrail/train/tokenizer/nfc.h"
 #include "startrail/train/tokenizer/split.h"
 
 namespace startrail {
@@ -53,19 +54,34 @@ TEST(Scan, GivesThePiecesOfItsPattern) {
   EXPECT_FALSE(make_scan("a+"));
 }
 
-// What cuts_at_lines() promises.
-TEST(Scan, GivesTheSamePiecesOfLinesApart) {
+TEST(Scan, GivesTheSamePiecesOfTextsThatWereCut) {
+  const std::vector<std::string> beside = {"x",      "9",      ".",      "'",         "\"",     " ",
+                                           "\n",     "\u0301", "\u3000", "\u661f",    "\u0436", "\ud55c",
+                                           "\u00e9", "\u00a0", "\u3002", "\U0001f680"};
   std::mt19937 random(8);
+  int cuts_made = 0;
   for (const std::string pattern : {kGpt2Pattern, kLlama3Pattern, kQwen2Pattern}) {
     const Cuts cuts{{Regex(pattern), make_scan(pattern)}};
-    for (int i = 0; i < 5'000; ++i) {
-      const std::string above = random_text(random) + "x.:'\"9"[random() % 6] + "\n";
-      const std::string below = "x.:'\"9"[random() % 6] + random_text(random);
+    for (int i = 0; i < 10'000; ++i) {
+      const std::string above = random_text(random) + beside[random() % beside.size()] + "\n";
+      const std::string below = beside[random() % beside.size()] + random_text(random), text = above + below;
+      if (!may_cut_after(text, above.size() - 1)) continue;
+      ++cuts_made;
       std::vector<std::string> apart = pieces(cuts, above);
       for (std::string& piece : pieces(cuts, below)) apart.push_back(std::move(piece));
-      ASSERT_EQ(apart, pieces(cuts, above + below)) << pattern << "\n" << testing::PrintToString(above + below);
+      ASSERT_EQ(apart, pieces(cuts, text)) << pattern << "\n" << testing::PrintToString(text);
+      std::string room[3];
+      ASSERT_EQ(cat(to_nfc(above, room[0]), to_nfc(below, room[1])), to_nfc(text, room[2]));
     }
   }
+  EXPECT_GT(cuts_made, 5'000);
+  EXPECT_FALSE(may_cut_after("\na", 0));
+  EXPECT_FALSE(may_cut_after("a\n", 1));
+  EXPECT_FALSE(may_cut_after("a\n b", 1));
+  EXPECT_FALSE(may_cut_after("a\n\u0301", 1));
+  EXPECT_FALSE(may_cut_after("a \nb", 2));
+  EXPECT_FALSE(may_cut_after("\u3000\nb", 3));
+  EXPECT_TRUE(may_cut_after("a\nb", 1));
 }
 
 }  // namespace

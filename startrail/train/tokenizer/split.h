@@ -47,7 +47,7 @@ void cut(const Cuts& cuts, std::string_view text, const Piece& piece, size_t ste
   }
 }
 
-// Whether the pieces of a text are the same when it is cut before, after a line end between visible ASCII letters.
+// Whether the pieces of a text are the same when it is cut before, where may_cut_after() allows it.
 bool cuts_at_lines(const Cuts& cuts);
 
 // From the file's "normalizer": whether it is NFC. UserError for kinds other than NFC and none.

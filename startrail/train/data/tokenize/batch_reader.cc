@@ -1,18 +1,16 @@
 #include "startrail/train/data/tokenize/batch_reader.h"
 
 #include <algorithm>
-#include <cctype>
 
 #include "startrail/base/text.h"
 #include "startrail/train/tokenizer/letters.h"
+#include "startrail/train/tokenizer/scan.h"
 
 namespace startrail {
 namespace {
 
 constexpr size_t kBatchBytes = 1 << 20;  // a batch ends at the first document, or line, that makes it as large
 constexpr size_t kBlockBytes = 1 << 18;
-
-bool is_visible(char letter) { return letter > ' ' && letter < 0x7f; }
 
 // "" for a file that is UTF-8, else what is wrong with it.
 std::string check_utf8(const std::string& path) {
@@ -63,7 +61,7 @@ size_t BatchReader::find_cut(const std::string& text, size_t begin, size_t from)
   if (!lines && !options_.at_lines) return std::string::npos;
   for (size_t at = from; (at = text.find('\n', at)) != std::string::npos; ++at) {
     if (lines) return at + 1;
-    if (at > begin && at + 1 < text.size() && is_visible(text[at - 1]) && is_visible(text[at + 1])) return at + 1;
+    if (may_cut_after(std::string_view(text).substr(begin), at - begin)) return at + 1;
   }
   return std::string::npos;
 }
