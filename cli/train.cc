@@ -11,6 +11,7 @@
 
 #include "cli/command.h"
 #include "cli/text_model.h"
+#include "cli/tokenize_progress.h"
 #include "cli/train_report.h"
 #include "cli/world.h"
 #include "startrail/base/error.h"
@@ -120,7 +121,12 @@ void run(TrainFlags& flags) {
   }
   ProcessWorld* const processes = flags.comm.open();
   flags.request.restarted = processes && processes->restarted();
-  const TrainJob job = make_job(flags.request, processes);
+  const TrainJob job = [&] {
+    if (flags.request.tokenizer.empty()) return make_job(flags.request, processes);
+    TokenizeDisplay display;
+    flags.request.tokenizing = display.observer();
+    return make_job(flags.request, processes);
+  }();
   const TrainConfig& config = job.config;
   const std::shared_ptr<World> shared = world_of(processes, static_cast<int>(config.parallel.ranks));
   World& world = *shared;
@@ -139,7 +145,8 @@ void run(TrainFlags& flags) {
                 << (!job.tokens                              ? "; pictures are when they are read"
                     : job.tokens->data().training.is_bytes() ? ""
                                                              : "; token ids are when they are read")
-                << "; nothing was trained or written\n";
+                << (flags.request.tokenizer.empty() ? "; nothing was trained or written\n"
+                                                    : "; nothing was trained, and only tokens were written\n");
     return;
   }
   if (!flags.json) std::cout << std::endl;
@@ -189,6 +196,11 @@ void add_train(CLI::App& app) {
                    "Start from the weights in this folder (config.json, model.safetensors)")
       ->type_name("FOLDER");
   command->add_option("--resume", flags->request.resume, "Go on with this run's newest checkpoint, or this checkpoint")
+      ->type_name("FOLDER");
+  command
+      ->add_option("--tokenizer", flags->request.tokenizer,
+                   "Tokenize data.path first, into the run's folder; text is otherwise read as bytes. See startrail "
+                   "tokenize")
       ->type_name("FOLDER");
   command->add_option("--profile", flags->profile, "Write the first steps as a trace for Perfetto")->type_name("FILE");
   flags->comm.add_to(*command, /*timeout=*/false);

@@ -30,7 +30,7 @@ TEST(TokenizeCommand, SaysWhatItDid) {
                             " line 2 is not JSON (at byte 2); --on-error skip leaves such documents out\n"));
   ended = run_command(command + " --on-error skip");
   EXPECT_EQ(ended.code, 0);
-  for (const std::string part :
+  for (const std::string& part :
        {cat("skipped: ", folder.path("text/a.jsonl"), " line 2 is not JSON"), std::string("2 files of text"),
         std::string("documents         3\n"), std::string("skipped           1 document "),
         std::string("tokens            17 (uint16), in 1 file"), std::string("bytes per token   1.12"),

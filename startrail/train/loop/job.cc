@@ -8,6 +8,7 @@
 #include "startrail/plan/make.h"
 #include "startrail/plan/text.h"
 #include "startrail/train/loop/estimate.h"
+#include "startrail/train/loop/tokenize_data.h"
 #include "startrail/train/model/weights.h"
 
 namespace startrail {
@@ -174,7 +175,10 @@ TrainJob make_job(const TrainRequest& request, World* processes) {
   auto [config, model] = resolve(base, overrides);
   if (request.restarted) {
     const std::string newest = once([&, &config = config] { return newest_of(config); });
-    if (!newest.empty()) return make_job({.resume = newest, .sets = request.sets}, processes);
+    if (!newest.empty())
+      return make_job(
+          {.resume = newest, .sets = request.sets, .tokenizer = request.tokenizer, .tokenizing = request.tokenizing},
+          processes);
   }
   if (processes) set_ranks(config, overrides, processes->size());
   if (config.data.path.empty())
@@ -182,6 +186,13 @@ TrainJob make_job(const TrainRequest& request, World* processes) {
                         is_dit(config) ? "folder of pictures, or the word shapes" : "text file, folder or .bin",
                         ">, or a config file"));
   check_apart(config);
+  if (!request.tokenizer.empty()) {
+    once([&, &config = config] {
+      tokenize_data(config, request.tokenizer, request.tokenizing);
+      return std::string();
+    });
+    config = with_tokens(config);
+  }
   const auto* dit = std::get_if<DitConfig>(&model);
   const Listing listing = listing_of(processes);
   Opened data = dit ? open_source(config, *dit, base.where, listing)

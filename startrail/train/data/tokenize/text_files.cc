@@ -32,7 +32,7 @@ TextFile text_file(const std::string& path) {
   return {path, is_lines(path), bytes, time_ns};
 }
 
-void add_folder(const fs::path& folder, const fs::path& out, TextFiles& found) {
+void add_folder(const fs::path& folder, const std::vector<fs::path>& left_out, TextFiles& found) {
   std::vector<fs::directory_entry> entries;
   for (const auto& entry : fs::directory_iterator(folder))
     if (!entry.path().filename().string().starts_with('.')) entries.push_back(entry);
@@ -40,7 +40,8 @@ void add_folder(const fs::path& folder, const fs::path& out, TextFiles& found) {
   for (const auto& entry : entries) {
     if (entry.is_directory()) {
       // Links to folders may go round in a circle.
-      if (!entry.is_symlink() && fs::weakly_canonical(entry.path()) != out) add_folder(entry.path(), out, found);
+      if (!entry.is_symlink() && std::ranges::count(left_out, fs::weakly_canonical(entry.path())) == 0)
+        add_folder(entry.path(), left_out, found);
     } else if (entry.is_regular_file()) {
       const std::string path = entry.path().string();
       if (is_text(path))
@@ -53,7 +54,7 @@ void add_folder(const fs::path& folder, const fs::path& out, TextFiles& found) {
 
 }  // namespace
 
-TextFiles find_texts(const std::vector<std::string>& paths, const fs::path& out) {
+TextFiles find_texts(const std::vector<std::string>& paths, const fs::path& out, const fs::path& leave_out) {
   const fs::path own = fs::weakly_canonical(out);
   TextFiles found;
   for (const std::string& path : paths) {
@@ -62,7 +63,7 @@ TextFiles find_texts(const std::vector<std::string>& paths, const fs::path& out)
     if (fs::is_directory(status)) {
       if (fs::weakly_canonical(path) == own)
         throw UserError(cat(path, " is --out too: what is written would become text; give another folder"));
-      add_folder(path, own, found);
+      add_folder(path, {own, fs::weakly_canonical(leave_out)}, found);
     } else if (fs::is_regular_file(status)) {
       if (!is_text(path)) throw UserError(cat(path, " is binary, it holds NUL bytes: ", kChoices));
       found.files.push_back(text_file(path));

@@ -20,7 +20,8 @@ struct TextFiles {
 };
 
 // Files as they are given, and folders with all that is in them, by name. Left out of folders are hidden names, binary
-// files, and `out`. UserError for what is not there or not text, and when there is nothing.
-TextFiles find_texts(const std::vector<std::string>& paths, const std::filesystem::path& out);
+// files, `out` and `leave_out`. UserError for what is not there or not text, and when there is nothing.
+TextFiles find_texts(const std::vector<std::string>& paths, const std::filesystem::path& out,
+                     const std::filesystem::path& leave_out = {});
 
 }  // namespace startrail

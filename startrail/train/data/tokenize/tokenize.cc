@@ -25,7 +25,7 @@ constexpr const char* kConfigFile = "tokenizer_config.json";  // goes with the t
 struct Work {
   const TokenizeOptions& options;
   const Tokenizer tokenizer{options.tokenizer};
-  TextFiles texts = find_texts(options.paths, options.out);
+  TextFiles texts = find_texts(options.paths, options.out, options.leave_out);
   std::vector<std::string> inputs = {};  // fingerprints of the first 0, 1, ... files
   TokenFolder folder = {};
   Journal journal = {};
@@ -237,8 +237,9 @@ TokenizeResult tokenize(const TokenizeOptions& options, const TokenizeObserver& 
     return result;
   }
   if (was_done && !options.replace)
-    throw UserError(cat("--out ", options.out.string(), " holds other tokens (", change.empty() ? "no journal" : change,
-                        " since they were made): give another folder, or --replace"));
+    throw UserError(
+        cat(options.out.string(), " holds other tokens (", change.empty() ? "the journal was lost" : change,
+            " since they were made): give another folder, or replace them with startrail tokenize --replace"));
   clear(work);
   write_journal(options.out, work.journal);
   const int64_t kept_tokens = sum_up(work).tokens;

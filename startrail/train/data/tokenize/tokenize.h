@@ -14,15 +14,16 @@
 namespace startrail {
 
 struct TokenizeOptions {
-  std::vector<std::string> paths;     // files and folders, as find_texts() takes them
-  std::filesystem::path tokenizer;    // a tokenizer.json, or a folder that holds one
-  std::filesystem::path out;          // the folder, made where it is not there
-  std::string text_field = "text";    // of lines of JSON
-  std::string end_token = {};         // as find_end_token() takes it
-  bool skip = false;                  // documents that cannot be taken are left out; else they are an error
-  bool replace = false;               // finished tokens of other text or settings may be replaced
-  int threads = 0;                    // 0: as many as cores
-  int64_t shard_bytes = 256'000'000;  // of text for each token file
+  std::vector<std::string> paths;        // files and folders, as find_texts() takes them
+  std::filesystem::path tokenizer;       // a tokenizer.json, or a folder that holds one
+  std::filesystem::path out;             // the folder, made where it is not there
+  std::filesystem::path leave_out = {};  // of folders, besides `out`
+  std::string text_field = "text";       // of lines of JSON
+  std::string end_token = {};            // as find_end_token() takes it
+  bool skip = false;                     // documents that cannot be taken are left out; else they are an error
+  bool replace = false;                  // finished tokens of other text or settings may be replaced
+  int threads = 0;                       // 0: as many as cores
+  int64_t shard_bytes = 256'000'000;     // of text for each token file
 };
 
 struct TokenizeProgress {

@@ -137,8 +137,9 @@ TEST_F(Tokenize, NoticesChanges) {
   const std::string text = folder_.write("a.txt", "one");
   tokenize(options({text}));
   EXPECT_TRUE(tokenize(options({text})).was_done);
-  const std::string end = " since they were made): give another folder, or --replace";
-  const std::string begin = cat("--out ", folder_.path("out"), " holds other tokens (");
+  const std::string end =
+      " since they were made): give another folder, or replace them with startrail tokenize --replace";
+  const std::string begin = cat(folder_.path("out"), " holds other tokens (");
   EXPECT_EQ(refusal(options({text, text})), begin + "the text changed" + end);
   folder_.write("a.txt", "two!");
   EXPECT_EQ(refusal(options({text})), begin + "the text changed" + end);
