@@ -55,10 +55,11 @@ test-tsan: setup ## run and train under the sanitizer of threads
 
 test-all: test test-long test-hosts test-sanitizers ## all of these
 
-bench: program ## the benchmarks: attention over ranks, its kernel, training steps
+bench: program ## the benchmarks: attention over ranks, its kernel, training steps, tokenizing
 	cd $(root) && bench/run
 	@$(call show,build/startrail bench kernel)
 	@$(call show,bench/train)
+	@$(call show,bench/tokenize)
 
 check: setup ## format, include order, and that the documents name only what exists
 	@$(root)scripts/check

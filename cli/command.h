@@ -17,6 +17,7 @@ void add_bench(CLI::App& app);
 void add_plan(CLI::App& app);
 void add_doctor(CLI::App& app);
 void add_train(CLI::App& app);
+void add_tokenize(CLI::App& app);
 void add_sample(CLI::App& app);
 void add_export(CLI::App& app);
 void add_evaluate(CLI::App& app);

@@ -114,6 +114,7 @@ int run(const std::vector<std::string>& arguments, std::ostream& out, std::ostre
       "startrail"};
   app.set_version_flag("--version", std::string("startrail ") + STARTRAIL_VERSION);
   app.require_subcommand(0, 1);
+  add_tokenize(app);
   add_train(app);
   add_sample(app);
   add_evaluate(app);

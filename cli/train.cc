@@ -11,6 +11,7 @@
 
 #include "cli/command.h"
 #include "cli/text_model.h"
+#include "cli/tokenize_progress.h"
 #include "cli/train_report.h"
 #include "cli/world.h"
 #include "startrail/base/error.h"
@@ -159,10 +160,16 @@ void run(TrainFlags& flags) {
   }
   ProcessWorld* const processes = flags.comm.open();
   flags.request.restarted = processes && processes->restarted();
-  std::optional<Progress> progress;
-  if (!processes || processes->rank() == 0) progress.emplace("opening the data");
-  const TrainJob job = make_job(flags.request, processes);
-  progress.reset();
+  const bool speaks_here = !processes || processes->rank() == 0;
+  const TrainJob job = [&] {
+    std::optional<Progress> progress;
+    std::optional<TokenizeDisplay> display;
+    if (!flags.request.tokenizer.empty())
+      flags.request.tokenizing = display.emplace().observer();
+    else if (speaks_here)
+      progress.emplace("opening the data");
+    return make_job(flags.request, processes);
+  }();
   const TrainConfig& config = job.config;
   // The same line again, after the end.
   if (flags.request.resume == kResumeAuto && job.step >= config.train.steps) {
@@ -189,7 +196,8 @@ void run(TrainFlags& flags) {
                 << (!job.tokens                              ? "; pictures are when they are read"
                     : job.tokens->data().training.is_bytes() ? ""
                                                              : "; token ids are when they are read")
-                << "; nothing was trained or written\n";
+                << (flags.request.tokenizer.empty() ? "; nothing was trained or written\n"
+                                                    : "; nothing was trained, and only tokens were written\n");
     return;
   }
   if (!flags.json) std::cout << std::endl;
@@ -250,6 +258,11 @@ void add_train(CLI::App& app) {
                    "Go on with this run's newest whole checkpoint, or this checkpoint; auto: with that of run.folder if "
                    "there is one, else start")
       ->type_name("FOLDER|auto");
+  command
+      ->add_option("--tokenizer", flags->request.tokenizer,
+                   "Tokenize data.path first, into the run's folder; text is otherwise read as bytes. See startrail "
+                   "tokenize")
+      ->type_name("FOLDER");
   command->add_option("--profile", flags->profile, "Write the first steps as a trace for Perfetto")->type_name("FILE");
   command->add_flag("--tensorboard", flags->tensorboard, "Also write the metrics into the run's folder for TensorBoard");
   flags->comm.add_to(*command, /*timeout=*/false);

@@ -262,7 +262,7 @@ void write_checkpoint(const fs::path& run, const fs::path& partial, const Traini
 }  // namespace
 
 void save_checkpoint(const fs::path& run, const TrainingState& state, const Model& model, ShardedAdamW& optimizer,
-                     Group& world, int64_t keep) {
+                     Group& world, int64_t keep, const Companions& companions) {
   const fs::path partial = run / kCheckpointFolder / cat(".", name_of(state.step), ".partial");
   try {
     write_checkpoint(run, partial, state, model, optimizer, world, keep, companions);

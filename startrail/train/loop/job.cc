@@ -10,6 +10,7 @@
 #include "startrail/plan/text.h"
 #include "startrail/train/data/tokens/token_folder.h"
 #include "startrail/train/loop/estimate.h"
+#include "startrail/train/loop/tokenize_data.h"
 #include "startrail/train/model/weights.h"
 
 namespace startrail {
@@ -205,7 +206,12 @@ TrainJob job_of(const TrainRequest& request, const std::string& resume, World* p
   const bool automatic = request.resume == kResumeAuto;
   if (resume.empty() && (automatic || request.restarted)) {
     const std::string newest = once([&, &config = config] { return newest_of(config); });
-    if (!newest.empty()) return job_of(automatic ? request : TrainRequest{.sets = request.sets}, newest, processes);
+    if (!newest.empty())
+      return job_of(automatic ? request
+                              : TrainRequest{.sets = request.sets,
+                                             .tokenizer = request.tokenizer,
+                                             .tokenizing = request.tokenizing},
+                    newest, processes);
   }
   if (processes) set_ranks(config, overrides, processes->size());
   if (config.data.path.empty())
@@ -213,6 +219,13 @@ TrainJob job_of(const TrainRequest& request, const std::string& resume, World* p
                         is_dit(config) ? "folder of pictures, or the word shapes" : "text file, folder or .bin",
                         ">, or a config file"));
   check_apart(config);
+  if (!request.tokenizer.empty()) {
+    once([&, &config = config] {
+      tokenize_data(config, request.tokenizer, request.tokenizing);
+      return std::string();
+    });
+    config = with_tokens(config);
+  }
   const auto* dit = std::get_if<DitConfig>(&model);
   const Listing listing = listing_of(processes);
   Opened data = dit ? open_source(config, *dit, base.where, listing)

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "startrail/train/data/tokenize/tokenize.h"
 #include "startrail/train/loop/resolve.h"
 #include "startrail/train/loop/trainer.h"
 
@@ -21,6 +22,9 @@ constexpr const char* kResumeAuto = "auto";
 struct TrainRequest {
   std::string config = {}, from = {}, resume = {};
   std::vector<std::string> sets = {};
+  // Text is tokenized with it first, as tokenize_data() does; "" for data as it is.
+  std::string tokenizer = {};
+  TokenizeObserver tokenizing = {};
   // A launcher starts the same job again: it goes on from the newest checkpoint in its run's folder, if there is one.
   bool restarted = false;
 };

@@ -1,6 +1,7 @@
 #include "startrail/train/tokenizer/bpe.h"
 
 #include <algorithm>
+#include <bit>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <queue>
@@ -12,10 +13,6 @@ namespace startrail {
 namespace {
 
 using nlohmann::json;
-
-uint64_t pair_key(int64_t left, int64_t right) {
-  return static_cast<uint64_t>(left) << 32 | static_cast<uint64_t>(right);
-}
 
 // The letter that GPT-2's vocabularies write for each byte: itself where it is visible, else the next from U+0100.
 // All of them are below U+0800, so two bytes of UTF-8 are enough.
@@ -66,11 +63,11 @@ std::pair<std::string, std::string> merge_of(const json& entry) {
   return {parts[0], parts[1]};
 }
 
-int64_t token_of(const Bpe& bpe, const std::string& text, const json& merge) {
+uint32_t token_of(const Bpe& bpe, const std::string& text, const json& merge) {
   const auto found = bpe.vocabulary.find(text);
   if (found == bpe.vocabulary.end())
     throw UserError(cat("merge ", merge.dump(), " needs the token '", text, "', which is not in the vocabulary"));
-  return found->second;
+  return static_cast<uint32_t>(found->second);  // check_id saw it
 }
 
 }  // namespace
@@ -105,49 +102,81 @@ Bpe make_bpe(const json& model) {
     const auto found = bpe.vocabulary.find(letters()[byte]);
     bpe.byte_tokens[byte] = found == bpe.vocabulary.end() ? -1 : found->second;
   }
-  int64_t rank = 0;
-  for (const json& entry : model.at("merges")) {
+  const json& merges = model.at("merges");
+  bpe.merges.reserve(merges.size());
+  uint32_t rank = 0;
+  for (const json& entry : merges) {
     const auto [left, right] = merge_of(entry);
-    const int64_t left_token = token_of(bpe, left, entry), right_token = token_of(bpe, right, entry);
-    bpe.merges.insert_or_assign(pair_key(left_token, right_token),
-                                Bpe::Merge{rank++, token_of(bpe, left + right, entry)});
+    const uint32_t left_token = token_of(bpe, left, entry), right_token = token_of(bpe, right, entry);
+    bpe.merges.set(left_token, right_token, {rank++, token_of(bpe, left + right, entry)});
   }
   return bpe;
 }
 
-// Always merges the pair of the lowest rank, the leftmost of equals: O(n log n) with a queue of pairs, of which those
-// that a merge has changed since are skipped.
-void encode_piece(const Bpe& bpe, std::string_view piece, std::vector<int64_t>& tokens) {
-  if (bpe.ignore_merges) {
-    std::string text;
-    for (const char byte : piece) text += letters()[static_cast<unsigned char>(byte)];
-    if (const auto found = bpe.vocabulary.find(text); found != bpe.vocabulary.end())
-      return tokens.push_back(found->second);
+void Merges::reserve(size_t count) {
+  const size_t size = std::bit_ceil(2 * count + 2);
+  entries_.assign(size, Entry());
+  shift_ = 64 - std::countr_zero(size);
+}
+
+void Merges::set(uint32_t left, uint32_t right, Merge merge) {
+  const uint64_t key = key_of(left, right);
+  entries_[place(key)] = {key, merge};
+}
+
+namespace {
+
+uint32_t byte_token(const Bpe& bpe, char letter) {
+  const auto byte = static_cast<unsigned char>(letter);
+  if (bpe.byte_tokens[byte] < 0)
+    throw UserError(cat("the vocabulary has no token for byte ", int{byte}, " of the text"));
+  return static_cast<uint32_t>(bpe.byte_tokens[byte]);
+}
+
+constexpr size_t kShort = 48;  // bytes; up to here looking at all pairs is faster than a queue
+
+void encode_short(const Bpe& bpe, std::string_view piece, std::vector<uint32_t>& tokens) {
+  uint32_t parts[kShort];
+  Merges::Merge pairs[kShort];  // pairs[i] is of parts[i] and the next
+  size_t count = piece.size();
+  for (size_t i = 0; i < count; ++i) parts[i] = byte_token(bpe, piece[i]);
+  for (size_t i = 0; i + 1 < count; ++i) pairs[i] = bpe.merges.find(parts[i], parts[i + 1]);
+  while (count > 1) {
+    size_t best = 0;
+    for (size_t i = 1; i + 1 < count; ++i)
+      if (pairs[i].rank < pairs[best].rank) best = i;
+    if (pairs[best].rank == Merges::kNone) break;
+    parts[best] = pairs[best].token;
+    --count;
+    for (size_t i = best + 1; i < count; ++i) parts[i] = parts[i + 1];
+    for (size_t i = best + 1; i + 1 < count; ++i) pairs[i] = pairs[i + 1];
+    if (best > 0) pairs[best - 1] = bpe.merges.find(parts[best - 1], parts[best]);
+    if (best + 1 < count) pairs[best] = bpe.merges.find(parts[best], parts[best + 1]);
   }
+  tokens.insert(tokens.end(), parts, parts + count);
+}
+
+// O(n log n) with a queue of pairs, of which those that a merge has changed since are skipped.
+void encode_long(const Bpe& bpe, std::string_view piece, std::vector<uint32_t>& tokens) {
   struct Part {
-    int64_t token;
+    uint32_t token;
     size_t previous, next;  // piece.size() past either end
   };
   struct Pair {
-    int64_t rank;
+    uint32_t rank;
     size_t at;
-    int64_t left, right, merged;
+    uint32_t left, right, merged;
     bool operator<(const Pair& other) const { return std::tie(other.rank, other.at) < std::tie(rank, at); }
   };
   const size_t end = piece.size();
   std::vector<Part> parts;
-  for (size_t i = 0; i < end; ++i) {
-    const auto byte = static_cast<unsigned char>(piece[i]);
-    if (bpe.byte_tokens[byte] < 0)
-      throw UserError(cat("the vocabulary has no token for byte ", int{byte}, " of the text"));
-    parts.push_back({bpe.byte_tokens[byte], i == 0 ? end : i - 1, i + 1});
-  }
+  for (size_t i = 0; i < end; ++i) parts.push_back({byte_token(bpe, piece[i]), i == 0 ? end : i - 1, i + 1});
   std::priority_queue<Pair> queue;
   const auto offer = [&](size_t at) {
     if (at == end || parts[at].next == end) return;
-    const int64_t left = parts[at].token, right = parts[parts[at].next].token;
-    const auto merge = bpe.merges.find(pair_key(left, right));
-    if (merge != bpe.merges.end()) queue.push({merge->second.rank, at, left, right, merge->second.token});
+    const uint32_t left = parts[at].token, right = parts[parts[at].next].token;
+    const Merges::Merge merge = bpe.merges.find(left, right);
+    if (merge.rank != Merges::kNone) queue.push({merge.rank, at, left, right, merge.token});
   };
   for (size_t i = 0; i < end; ++i) offer(i);
   while (!queue.empty()) {
@@ -155,7 +184,7 @@ void encode_piece(const Bpe& bpe, std::string_view piece, std::vector<int64_t>& 
     queue.pop();
     Part& part = parts[pair.at];
     if (part.token != pair.left || part.next == end || parts[part.next].token != pair.right) continue;
-    parts[part.next].token = -1;  // swallowed
+    parts[part.next].token = Merges::kNone;  // swallowed
     part.token = pair.merged;
     part.next = parts[part.next].next;
     if (part.next != end) parts[part.next].previous = pair.at;
@@ -163,6 +192,19 @@ void encode_piece(const Bpe& bpe, std::string_view piece, std::vector<int64_t>& 
     offer(pair.at);
   }
   for (size_t i = 0; i < end; i = parts[i].next) tokens.push_back(parts[i].token);
+}
+
+}  // namespace
+
+// Always merges the pair of the lowest rank, the leftmost of equals.
+void encode_piece(const Bpe& bpe, std::string_view piece, std::vector<uint32_t>& tokens) {
+  if (bpe.ignore_merges) {
+    std::string text;
+    for (const char byte : piece) text += letters()[static_cast<unsigned char>(byte)];
+    if (const auto found = bpe.vocabulary.find(text); found != bpe.vocabulary.end())
+      return tokens.push_back(static_cast<uint32_t>(found->second));
+  }
+  piece.size() <= kShort ? encode_short(bpe, piece, tokens) : encode_long(bpe, piece, tokens);
 }
 
 }  // namespace startrail

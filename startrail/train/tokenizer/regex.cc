@@ -88,20 +88,6 @@ std::string pattern_for_pcre(const std::string& pattern) {
 
 }  // namespace
 
-size_t letter_size(std::string_view text) {
-  const auto byte = [&](size_t i) { return i < text.size() ? static_cast<unsigned char>(text[i]) : 0u; };
-  const unsigned first = byte(0), second = byte(1);
-  if (first < 0x80) return text.empty() ? 0 : 1;
-  const size_t size = first < 0xe0 ? 2 : first < 0xf0 ? 3 : 4;
-  // Longer than needed, a surrogate, or past U+10FFFF.
-  if (first < 0xc2 || first > 0xf4 || (first == 0xe0 && second < 0xa0) || (first == 0xed && second > 0x9f) ||
-      (first == 0xf0 && second < 0x90) || (first == 0xf4 && second > 0x8f))
-    return 0;
-  for (size_t i = 1; i < size; ++i)
-    if ((byte(i) & 0xc0) != 0x80) return 0;
-  return size;
-}
-
 Regex::Regex(const std::string& pattern) : pattern_(pattern) {
   const std::string text = pattern_for_pcre(pattern);
   int error = 0;
@@ -110,37 +96,24 @@ Regex::Regex(const std::string& pattern) : pattern_(pattern) {
   pcre2_code* code =
       pcre2_compile(units(text), text.size(), PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE, &error, &offset, nullptr);
   if (!code) throw UserError(cat("pattern ", pattern, " is not valid: ", message_of(error)));
+  pcre2_jit_compile(code, PCRE2_JIT_COMPLETE);  // where there is none it is slower, no more
   code_ = std::shared_ptr<void>(code, [](void* p) { pcre2_code_free(static_cast<pcre2_code*>(p)); });
 }
 
-void Regex::split(std::string_view text, const std::function<void(std::string_view, bool)>& piece) const {
-  while (!text.empty()) {
-    size_t valid = 0, invalid = 0;
-    for (size_t size; (size = letter_size(text.substr(valid))) > 0;) valid += size;
-    split_letters(text.substr(0, valid), piece);
-    text.remove_prefix(valid);
-    while (invalid < text.size() && letter_size(text.substr(invalid)) == 0) ++invalid;
-    if (invalid > 0) piece(text.substr(0, invalid), false);
-    text.remove_prefix(invalid);
-  }
-}
-
-void Regex::split_letters(std::string_view text, const std::function<void(std::string_view, bool)>& piece) const {
+bool Regex::find(std::string_view text, size_t from, Match& match) const {
   const auto* code = static_cast<const pcre2_code*>(code_.get());
-  const std::unique_ptr<pcre2_match_data, void (*)(pcre2_match_data*)> found(
-      pcre2_match_data_create_from_pattern(code, nullptr), pcre2_match_data_free);
-  size_t done = 0;  // up to here the text has been handed over
-  for (size_t from = 0; from <= text.size();) {
-    const int error = pcre2_match(code, units(text), text.size(), from, PCRE2_NO_UTF_CHECK, found.get(), nullptr);
-    if (error == PCRE2_ERROR_NOMATCH) break;
-    if (error < 0) throw UserError(cat("pattern ", pattern_, " fails on this text: ", message_of(error)));
-    const size_t begin = pcre2_get_ovector_pointer(found.get())[0], end = pcre2_get_ovector_pointer(found.get())[1];
-    if (begin > done) piece(text.substr(done, begin - done), false);
-    if (end > begin) piece(text.substr(begin, end - begin), true);
-    done = end;
-    from = end > begin ? end : end + std::max<size_t>(1, letter_size(text.substr(end)));  // an empty match only cuts
-  }
-  if (done < text.size()) piece(text.substr(done), false);
+  using Found = std::unique_ptr<pcre2_match_data, void (*)(pcre2_match_data*)>;
+  thread_local const Found found(pcre2_match_data_create(1, nullptr), pcre2_match_data_free);
+  const auto run = [&](uint32_t options) {
+    return pcre2_match(code, units(text), text.size(), from, PCRE2_NO_UTF_CHECK | options, found.get(), nullptr);
+  };
+  int error = run(0);
+  if (error == PCRE2_ERROR_JIT_STACKLIMIT) error = run(PCRE2_NO_JIT);
+  if (error == PCRE2_ERROR_NOMATCH) return false;
+  if (error < 0) throw UserError(cat("pattern ", pattern_, " fails on this text: ", message_of(error)));
+  const size_t* ends = pcre2_get_ovector_pointer(found.get());
+  match = {ends[0], ends[1]};
+  return true;
 }
 
 }  // namespace startrail

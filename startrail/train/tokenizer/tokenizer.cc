@@ -6,9 +6,12 @@
 #include <cstring>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <unordered_map>
 
 #include "startrail/base/error.h"
 #include "startrail/train/tokenizer/bpe.h"
+#include "startrail/train/tokenizer/nfc.h"
+#include "startrail/train/tokenizer/piece_memo.h"
 #include "startrail/train/tokenizer/split.h"
 
 namespace startrail {
@@ -23,7 +26,26 @@ struct AddedToken {
 };
 
 // By first byte, the longest first.
-using AddedTokens = std::array<std::vector<AddedToken>, 256>;
+struct AddedTokens {
+  std::array<std::vector<AddedToken>, 256> by_first;
+  std::string first;  // the bytes that have any
+
+  void add(const AddedToken& token) {
+    auto& others = by_first[static_cast<unsigned char>(token.content[0])];
+    if (others.empty()) first += token.content[0];
+    const auto place = std::find_if(others.begin(), others.end(), [&](const AddedToken& other) {
+      return other.content.size() < token.content.size();
+    });
+    others.insert(place, token);
+  }
+  // The next byte from `at` on that an added token may start with.
+  size_t candidate(std::string_view text, size_t at) const {
+    if (first.size() == 1) return std::min(text.find(first[0], at), text.size());
+    if (first.empty()) return text.size();
+    while (at < text.size() && by_first[static_cast<unsigned char>(text[at])].empty()) ++at;
+    return at;
+  }
+};
 
 size_t white_space_at_start(std::string_view text) {
   size_t size = 0;
@@ -48,8 +70,8 @@ size_t white_space_at_end(std::string_view text) {
 template <class Token, class Rest>
 void find_added(const AddedTokens& added, std::string_view text, const Token& token, const Rest& rest) {
   size_t done = 0;
-  for (size_t at = 0; at < text.size();) {
-    const auto& candidates = added[static_cast<unsigned char>(text[at])];
+  for (size_t at = 0; (at = added.candidate(text, at)) < text.size();) {
+    const auto& candidates = added.by_first[static_cast<unsigned char>(text[at])];
     const auto found = std::find_if(candidates.begin(), candidates.end(), [&](const AddedToken& candidate) {
       return text.substr(at).starts_with(candidate.content);
     });
@@ -73,24 +95,22 @@ struct Tokenizer::State {
   Bpe bpe;
   Cuts cuts;
   bool nfc = false;
+  bool at_lines = false;                           // see splits_at_lines()
+  std::unordered_map<std::string, int64_t> added;  // the id of each
   AddedTokens verbatim, normalized;  // the first are looked for before the normalizer, so before the second
 
   explicit State(const json& file)
       : bpe(make_bpe(file.at("model"))),
         cuts(make_cuts(file.at("pre_tokenizer"))),
-        nfc(needs_nfc(file.value("normalizer", json()))) {
+        nfc(needs_nfc(file.value("normalizer", json()))),
+        at_lines(cuts_at_lines(cuts)) {
     const std::string decoder = type_of(file.at("decoder"));
     if (decoder != "ByteLevel") throw UserError(cat("decoder ", decoder, " is not supported: only ByteLevel is"));
     for (const json& entry : file.value("added_tokens", json::array())) add(entry);
-    for (AddedTokens* all : {&verbatim, &normalized})
-      for (auto& tokens : *all)
-        std::stable_sort(tokens.begin(), tokens.end(),
-                         [](const AddedToken& a, const AddedToken& b) { return a.content.size() > b.content.size(); });
   }
 
   void add(const json& entry) {
-    const AddedToken token{entry.at("id"), entry.at("content"), entry.value("lstrip", false),
-                           entry.value("rstrip", false)};
+    AddedToken token{entry.at("id"), entry.at("content"), entry.value("lstrip", false), entry.value("rstrip", false)};
     if (token.content.empty()) return;
     check_id(cat("added token '", token.content, "'"), token.id);
     if (entry.value("single_word", false))
@@ -105,8 +125,23 @@ struct Tokenizer::State {
           cat("added token '", token.content, "' has id ", token.id, ", which token '", other->second, "' has too"));
     }
     bpe.bytes[token.id] = token.content;
-    AddedTokens& all = entry.value("normalized", !entry.value("special", false)) ? normalized : verbatim;
-    all[static_cast<unsigned char>(token.content[0])].push_back(token);
+    added[token.content] = token.id;
+    if (token.takes_left || token.takes_right || token.content.find('\n') != std::string::npos) at_lines = false;
+    if (!entry.value("normalized", !entry.value("special", false))) return verbatim.add(token);
+    std::string room;
+    if (nfc) token.content = to_nfc(std::string(token.content), room);
+    normalized.add(token);
+  }
+
+  // Appends the tokens of a text; `encode` does so for a piece.
+  template <class Encode>
+  void walk(std::string_view text, std::vector<uint32_t>& tokens, const Encode& encode) const {
+    const auto token = [&](int64_t id) { tokens.push_back(static_cast<uint32_t>(id)); };
+    std::string room;
+    find_added(verbatim, text, token, [&](std::string_view outer) {
+      find_added(normalized, nfc ? to_nfc(outer, room) : outer, token,
+                 [&](std::string_view inner) { cut(cuts, inner, encode); });
+    });
   }
 };
 
@@ -129,15 +164,23 @@ Tokenizer::Tokenizer(const std::filesystem::path& path) {
 Tokenizer::~Tokenizer() = default;
 
 std::vector<int64_t> Tokenizer::encode(std::string_view text) const {
-  if (state_->nfc) check_nfc(text);
-  std::vector<int64_t> tokens;
-  const auto token = [&](int64_t id) { tokens.push_back(id); };
-  find_added(state_->verbatim, text, token, [&](std::string_view outer) {
-    find_added(state_->normalized, outer, token, [&](std::string_view inner) {
-      cut(state_->cuts, inner, [&](std::string_view piece) { encode_piece(state_->bpe, piece, tokens); });
-    });
+  std::vector<uint32_t> tokens;
+  state_->walk(text, tokens, [&](std::string_view piece) { encode_piece(state_->bpe, piece, tokens); });
+  return {tokens.begin(), tokens.end()};
+}
+
+void Tokenizer::encode(std::string_view text, PieceMemo& memo, std::vector<uint32_t>& tokens) const {
+  state_->walk(text, tokens, [&](std::string_view piece) {
+    memo.encode(piece, tokens, [&] { encode_piece(state_->bpe, piece, tokens); });
   });
-  return tokens;
+}
+
+bool Tokenizer::splits_at_lines() const { return state_->at_lines; }
+
+std::optional<int64_t> Tokenizer::find(const std::string& token) const {
+  for (const auto* all : {&state_->added, &state_->bpe.vocabulary})
+    if (const auto found = all->find(token); found != all->end()) return found->second;
+  return std::nullopt;
 }
 
 std::string Tokenizer::decode(const std::vector<int64_t>& tokens) const {

@@ -8,6 +8,7 @@
 #include <numeric>
 
 #include "startrail/base/testing.h"
+#include "startrail/train/tokenizer/piece_memo.h"
 
 namespace startrail {
 namespace {
@@ -255,24 +256,58 @@ TEST(Tokenizer, TakesLongPieces) {
   EXPECT_EQ(std::accumulate(tokens.begin(), tokens.end(), int64_t{0}), 150'000 * 15);
 }
 
-TEST(Tokenizer, TakesTextThatIsSurelyNfc) {
+TEST(Tokenizer, ComposesLetters) {
   json file = sample();
-  file["normalizer"] = {{"type", "Sequence"}, {"normalizers", {{{"type", "NFC"}}}}};
-  for (const json& normalizer : {json{{"type", "NFC"}}, file["normalizer"]}) {
+  EXPECT_EQ(error_of([&] { load(file).encode("e\u0301"); }), "the vocabulary has no token for byte 101 of the text");
+  const json many = {{"type", "Sequence"}, {"normalizers", {{{"type", "NFC"}}}}};
+  for (const json& normalizer : {json{{"type", "NFC"}}, many}) {
     file["normalizer"] = normalizer;
-    const Tokenizer tokenizer = load(file);
-    EXPECT_EQ(tokenizer.encode("abc \u00e9"), (Tokens{14, 3, 22}));
-    for (const char* letter : {"\u0301", "\u0374", "\u1161", "\u212b", "\uf900", "\u09be", "\U0002f800"})
-      EXPECT_EQ(error_of([&] { tokenizer.encode(cat("abc", letter)); }),
-                cat("the text has '", letter,
-                    "' at byte 3, which this tokenizer's NFC normalization may change: StarTrail "
-                    "does not normalize, so only text without combining marks and compatibility letters is taken"));
-    for (const char* letter : {"\u661f", "\uac00", "\U0001f680", "\ufe0f", "\u0416"})  // only the bytes are missing
-      EXPECT_EQ(error_of([&] { tokenizer.encode(letter); }).substr(0, 38), "the vocabulary has no token for byte 2")
-          << letter;
+    EXPECT_EQ(load(file).encode("abc e\u0301\u00e9 a"), (Tokens{14, 3, 22, 22, 16}));
   }
-  file["normalizer"] = {{"type", "Sequence"}, {"normalizers", json::array()}};
-  EXPECT_EQ(error_of([&] { load(file).encode("\u0301"); }), "the vocabulary has no token for byte 204 of the text");
+  // Those that are looked for after the normalizer are composed too, the others are met as they are.
+  json composed = added(30, "<e\u0301>");
+  composed["normalized"] = true;
+  file["added_tokens"] = {composed, added(31, "[e\u0301]")};
+  EXPECT_EQ(load(file).encode("<e\u0301><\u00e9>[e\u0301]"), (Tokens{30, 30, 31}));
+}
+
+TEST(Tokenizer, FindsTokensByName) {
+  json file = sample();
+  file["added_tokens"] = {added(30, "<s>")};
+  const Tokenizer tokenizer = load(file);
+  EXPECT_EQ(tokenizer.find("<s>"), 30);
+  EXPECT_EQ(tokenizer.find("abc"), 14);
+  EXPECT_EQ(tokenizer.find("zz"), std::nullopt);
+}
+
+TEST(Tokenizer, RemembersWithoutAChange) {
+  const Tokenizer tokenizer = load(sample());
+  PieceMemo memo;
+  std::string text;
+  for (int i = 0; i < 3; ++i) text += "aabcabb abc 's 123 " + std::string(30 * i, 'a') + " " + std::string(22 + i, 'c');
+  const Tokens plain = tokenizer.encode(text);
+  std::vector<uint32_t> tokens;
+  tokenizer.encode(text, memo, tokens);
+  tokenizer.encode(text, memo, tokens);
+  Tokens twice = plain;
+  twice.insert(twice.end(), plain.begin(), plain.end());
+  EXPECT_EQ(Tokens(tokens.begin(), tokens.end()), twice);
+}
+
+TEST(Tokenizer, KnowsWhetherLinesCanBeApart) {
+  json file = sample();
+  EXPECT_TRUE(load(file).splits_at_lines());
+  file["pre_tokenizer"] = byte_level(/*prefix=*/true);
+  EXPECT_FALSE(load(file).splits_at_lines());
+  file["pre_tokenizer"] = sequence({split_at("a"), byte_level(false, false)});
+  EXPECT_FALSE(load(file).splits_at_lines());
+  file = sample();
+  file["added_tokens"] = {added(30, "<s>")};
+  EXPECT_TRUE(load(file).splits_at_lines());
+  file["added_tokens"][0]["lstrip"] = true;
+  EXPECT_FALSE(load(file).splits_at_lines());
+  file["added_tokens"] = {added(30, "<\n>")};
+  EXPECT_FALSE(load(file).splits_at_lines());
 }
 
 TEST(Tokenizer, RefusesOtherKinds) {
