@@ -113,14 +113,10 @@ TEST(DitTraining, ABadLastStepLosesNothing) {
     config.run.folder = folder.path("run");
     const auto shape = std::get<DitConfig>(model_config(config));
     config = resolve({.config = config}).config;
-    Training training{config,
-                      [&] { return std::make_unique<Dit>(shape); },
-                      std::make_shared<Poisoned>(config, shape, 2),
-                      {},
-                      {},
-                      {},
-                      true,
-                      {}};
+    Training training{.config = config,
+                      .make_model = [&] { return std::make_unique<Dit>(shape); },
+                      .attention = attention_options(config, shape),
+                      .source = std::make_shared<Poisoned>(config, shape, 2)};
     int asked = 0;
     if (stops) training.observer.stop = [&] { return ++asked == 3; };
     TrainingResult result;

@@ -50,14 +50,13 @@ TrainingResult run_training(const TrainConfig& config, const fs::path& checkpoin
   model.vocabulary = 256;
   check_config(config, model);
   int steps = 0;
-  Training training{config,
-                    [&] { return std::make_unique<Llama>(model); },
-                    std::make_shared<TokenSource>(open_data(corpus_options(config, 256)), source_options(config)),
-                    {},
-                    checkpoint,
-                    {},
-                    save,
-                    {}};
+  Training training{
+      .config = config,
+      .make_model = [&] { return std::make_unique<Llama>(model); },
+      .attention = attention_options(config, model),
+      .source = std::make_shared<TokenSource>(open_data(corpus_options(config, 256)), source_options(config)),
+      .checkpoint = checkpoint,
+      .save = save};
   training.observer.on_checkpoint = on_checkpoint;
   training.observer.stop = [&] { return ++steps == stop_after; };
   return train(training);
@@ -106,15 +105,13 @@ TrainingResult run_dit_training(const TrainConfig& given, const fs::path& checkp
   const auto [config, model] = resolve({.config = given});
   const auto& shape = std::get<DitConfig>(model);
   check_config(config, shape);
-  return train({config,
-                [&] { return std::make_unique<Dit>(shape); },
-                std::make_shared<PictureSource>(open_pictures(pictures_options(config, shape)), nullptr, shape,
-                                                picture_source_options(config, shape)),
-                {},
-                checkpoint,
-                {},
-                !config.run.folder.empty() && config.run.save_every > 0,
-                {}});
+  return train({.config = config,
+                .make_model = [&] { return std::make_unique<Dit>(shape); },
+                .attention = attention_options(config, shape),
+                .source = std::make_shared<PictureSource>(open_pictures(pictures_options(config, shape)), nullptr, shape,
+                                                          picture_source_options(config, shape)),
+                .checkpoint = checkpoint,
+                .save = !config.run.folder.empty() && config.run.save_every > 0});
 }
 
 void expect_dit_losses_of_one_rank(const char* objective, int steps, const std::vector<SplitRun>& splits) {

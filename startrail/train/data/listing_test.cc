@@ -45,7 +45,10 @@ TEST(Listing, GivesEveryoneRankZerosFiles) {
 
 TEST(Listing, GivesEveryoneRankZerosDocuments) {
   const TempFolder folder;
-  TokenFolder written{.type = "uint32", .vocabulary = 100'000, .end_token = 5};
+  TokenFolder written;
+  written.type = "uint32";
+  written.vocabulary = 100'000;
+  written.end_token = 5;
   add_documents(folder, "data", "a.bin", {{1, 2}, {3}, {70'000, 4}, {6, 7, 8}}, written);
   Told told;
   CorpusOptions options{.path = folder.path("data"),
