@@ -192,7 +192,7 @@ class HostsTest(unittest.TestCase):
         said = re.findall(r"startrail: (rank \d+ on .*(?:ended without a word|sign of life).*)", text)
         self.assertTrue(said, text)
         for verdict in said:
-            self.assertTrue(verdict.startswith(f"rank {victim} on "), verdict)
+            self.assertTrue(verdict.startswith(f"rank {victim} on "), f"rank {victim} was harmed: {text}")
         codes = re.search(r"exit codes by rank: (.*)", text)
         if codes:
             by_rank = {int(rank): int(end) for rank, end in re.findall(r"(\d+): (\d+)", codes.group(1))}

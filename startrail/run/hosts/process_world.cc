@@ -2,6 +2,7 @@
 
 #include <ATen/Parallel.h>
 #include <algorithm>
+#include <csignal>
 #include <cmath>
 #include <condition_variable>
 #include <exception>
@@ -98,6 +99,7 @@ class Processes : public ProcessWorld {
       return;
     }
     raise_file_limit();
+    signal(SIGPIPE, SIG_IGN);  // Gloo writes to a rank that died: what follows is told in words, not by a signal
     const std::set<int> inherited = listening_sockets();  // such as one that MPICH leaves open
     const auto until = steady_clock::now() + options.join_timeout;
     const Deadline deadline(until + std::chrono::seconds(5), [this] {
