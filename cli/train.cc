@@ -254,9 +254,10 @@ void add_train(CLI::App& app) {
                    "Start from the weights in this folder (config.json, model.safetensors)")
       ->type_name("FOLDER");
   command
-      ->add_option("--resume", flags->request.resume,
-                   "Go on with this run's newest whole checkpoint, or this checkpoint; auto: with that of run.folder if "
-                   "there is one, else start")
+      ->add_option(
+          "--resume", flags->request.resume,
+          "Go on with this run's newest whole checkpoint, or this checkpoint; auto: with that of run.folder if "
+          "there is one, else start")
       ->type_name("FOLDER|auto");
   command
       ->add_option("--tokenizer", flags->request.tokenizer,
@@ -264,7 +265,8 @@ void add_train(CLI::App& app) {
                    "tokenize")
       ->type_name("FOLDER");
   command->add_option("--profile", flags->profile, "Write the first steps as a trace for Perfetto")->type_name("FILE");
-  command->add_flag("--tensorboard", flags->tensorboard, "Also write the metrics into the run's folder for TensorBoard");
+  command->add_flag("--tensorboard", flags->tensorboard,
+                    "Also write the metrics into the run's folder for TensorBoard");
   flags->comm.add_to(*command, /*timeout=*/false);
   command->add_flag("--dry-run", flags->dry_run,
                     "Say what would be trained, its memory and bytes, and check everything");

@@ -98,9 +98,9 @@ void print_job(const TrainJob& job, const Estimate& e, const World& world) {
   const std::string scheme = scheme_of(attention.grid);
   std::cout << (scheme.empty() || c.parallel.ranks == 1 ? "" : cat(" (", scheme, ")")) << ", "
             << to_text(attention.order) << "\n"
-            << choice_text(c, job.model) << "memory    " << mb(e.rank_bytes()) << " a rank: weights " << mb(e.weights) << ", gradients "
-            << mb(e.gradients) << ", optimizer " << mb(e.optimizer) << ", saved activations " << mb(e.saved)
-            << ", working " << mb(e.working) << "\n"
+            << choice_text(c, job.model) << "memory    " << mb(e.rank_bytes()) << " a rank: weights " << mb(e.weights)
+            << ", gradients " << mb(e.gradients) << ", optimizer " << mb(e.optimizer) << ", saved activations "
+            << mb(e.saved) << ", working " << mb(e.working) << "\n"
             << "a step    sends " << mb(e.attention_bytes)
             << " a rank for attention (ring: " << mb(e.ring_attention_bytes) << ", "
             << ratio_text(e.attention_bytes, e.ring_attention_bytes) << " of it) and " << mb(e.weight_bytes)

@@ -1,5 +1,6 @@
 // What is left when the disk is full: nothing half written, an error that says what to do, and a second try that works.
-// A limit on the size of files stands in for the disk: it needs no rights, and a write beyond it fails as on a full one.
+// A limit on the size of files stands in for the disk: it needs no rights, and a write beyond it fails as on a full
+// one.
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/resource.h>
@@ -45,9 +46,10 @@ void expect_parts(const std::string& text, const std::vector<std::string>& parts
 // A run of a model of some 200 kB, whose checkpoints hold three times that.
 struct SmallRun {
   TempFolder folder;
-  std::string command = cat("train --set data.path=", folder.path("data"), " --set run.folder=", folder.path("run"),
-                            " --set train.tokens=64 --set model.layers=1 --set model.dim=64 --set model.hidden=64 --set "
-                            "train.steps=2 --set run.save_every=1 --set validate.windows=1 --set parallel.ranks=2 ");
+  std::string command =
+      cat("train --set data.path=", folder.path("data"), " --set run.folder=", folder.path("run"),
+          " --set train.tokens=64 --set model.layers=1 --set model.dim=64 --set model.hidden=64 --set "
+          "train.steps=2 --set run.save_every=1 --set validate.windows=1 --set parallel.ranks=2 ");
   SmallRun() { small_config(folder); }
 };
 
@@ -88,8 +90,7 @@ TEST(FullDisk, LeavesNoHalfCheckpointAndSaysWhatToDo) {
 TEST(FullDisk, ExportsAgainAfterwards) {
   const SmallRun run;
   ASSERT_EQ(run_command(run.command).code, 0);
-  const std::string command =
-      cat("export --checkpoint ", run.folder.path("run"), " --out ", run.folder.path("out"));
+  const std::string command = cat("export --checkpoint ", run.folder.path("run"), " --out ", run.folder.path("out"));
   Ended ended;
   {
     const FullDisk full(kRoom);

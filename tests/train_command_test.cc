@@ -279,11 +279,13 @@ TEST_F(TrainCommand, NeverEndsWellWithoutANumber) {
 
 // Weights so large that the loss overflows at once: what is shown says so, and never "nan".
 TEST_F(TrainCommand, SaysThatItDiverged) {
-  const Ended ended = run_command(train("--set train.learning_rate=1000 --set train.clip=0 --set train.warmup=0 --set "
-                                        "train.precision=float32 --set train.weight_decay=1000 --set train.steps=12"));
-  expect_parts(ended, 2, {"\nthe loss is no longer a number: the run diverged at step ", "loss not a number",
-                          "startrail: the loss is no longer a number: the run diverged at step ",
-                          " and did not recover in 5 steps; lower train.learning_rate"});
+  const Ended ended =
+      run_command(train("--set train.learning_rate=1000 --set train.clip=0 --set train.warmup=0 --set "
+                        "train.precision=float32 --set train.weight_decay=1000 --set train.steps=12"));
+  expect_parts(ended, 2,
+               {"\nthe loss is no longer a number: the run diverged at step ", "loss not a number",
+                "startrail: the loss is no longer a number: the run diverged at step ",
+                " and did not recover in 5 steps; lower train.learning_rate"});
   EXPECT_EQ(ended.text.find("nan"), std::string::npos) << ended.text;
 }
 

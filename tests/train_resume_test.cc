@@ -20,10 +20,9 @@ class Resume : public testing::Test {
  protected:
   Resume() {
     small_config(folder_);
-    folder_.write("config.toml",
-                  cat("[model]\ndim = 64\nlayers = 1\nheads = 4\nhidden = 96\n[data]\npath = \"",
-                      folder_.path("data"), "\"\n[train]\ntokens = 128\nsteps = 6\n[run]\nfolder = \"",
-                      folder_.path("run"), "\"\nsave_every = 2\nkeep = 0\n[validate]\nwindows = 1\n"));
+    folder_.write("config.toml", cat("[model]\ndim = 64\nlayers = 1\nheads = 4\nhidden = 96\n[data]\npath = \"",
+                                     folder_.path("data"), "\"\n[train]\ntokens = 128\nsteps = 6\n[run]\nfolder = \"",
+                                     folder_.path("run"), "\"\nsave_every = 2\nkeep = 0\n[validate]\nwindows = 1\n"));
   }
   Ended train(const std::string& more) const {
     return run_command(cat("train ", folder_.path("config.toml"), " ", more));
@@ -71,9 +70,8 @@ TEST_F(Resume, PassesOverADamagedCheckpointAndSaysSo) {
   ASSERT_EQ(train("").code, 0);
   const std::string run = folder_.path("run");
   damage(checkpoint(6) / "model.safetensors");
-  const std::vector<std::string> said = {
-      "startrail: warning: ", "step-00000006/model.safetensors is damaged", ": going on from ",
-      "step-00000004, the newest whole checkpoint"};
+  const std::vector<std::string> said = {"startrail: warning: ", "step-00000006/model.safetensors is damaged",
+                                         ": going on from ", "step-00000004, the newest whole checkpoint"};
   expect_parts(run_command(cat("train --dry-run --resume ", run)), 0, said);
   // One that is named is not replaced by another.
   const Ended refused = run_command(cat("train --resume ", checkpoint(6).string()));

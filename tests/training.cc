@@ -108,8 +108,8 @@ TrainingResult run_dit_training(const TrainConfig& given, const fs::path& checkp
   return train({.config = config,
                 .make_model = [&] { return std::make_unique<Dit>(shape); },
                 .attention = attention_options(config, shape),
-                .source = std::make_shared<PictureSource>(open_pictures(pictures_options(config, shape)), nullptr, shape,
-                                                          picture_source_options(config, shape)),
+                .source = std::make_shared<PictureSource>(open_pictures(pictures_options(config, shape)), nullptr,
+                                                          shape, picture_source_options(config, shape)),
                 .checkpoint = checkpoint,
                 .save = !config.run.folder.empty() && config.run.save_every > 0});
 }

@@ -19,8 +19,8 @@ std::string nearest_text(std::string_view text) {
   constexpr std::string_view kNames[] = {"ring", "startrail:C", "ulysses", "usp:U", "allgather", "mesh:A"};
   const std::string_view given = text.substr(0, text.find(':'));
   const auto distance = [&](std::string_view name) { return edit_distance(given, name.substr(0, name.find(':'))); };
-  const std::string_view nearest = *std::min_element(
-      std::begin(kNames), std::end(kNames), [&](auto a, auto b) { return distance(a) < distance(b); });
+  const std::string_view nearest = *std::min_element(std::begin(kNames), std::end(kNames),
+                                                     [&](auto a, auto b) { return distance(a) < distance(b); });
   if (distance(nearest) > given.size() / 2) return "";  // another word altogether
   const size_t colon = nearest.find(':');
   if (colon == std::string_view::npos || given.size() == text.size()) return cat(", the nearest is ", nearest);

@@ -10,9 +10,9 @@ namespace startrail {
 
 // What is done with one attention.
 struct Exchange {
-  bool backward = true;               // besides the forward pass
+  bool backward = true;                // besides the forward pass
   std::optional<Pass> direction = {};  // of the backward pass; nothing: the cheaper
-  bool restores = false;              // q, k and v are made anew for it, and traded once more where heads are split
+  bool restores = false;               // q, k and v are made anew for it, and traded once more where heads are split
 };
 
 // Bytes that `rank` sends for it.

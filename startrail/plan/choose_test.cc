@@ -24,8 +24,7 @@ Problem problem_of(const Case& c) {
 // Counted message by message, both backward directions tried.
 int64_t counted(const Grid& grid, const Problem& problem, bool backward) {
   const auto bytes = [&](Pass pass) { return count_volume(make_plan(grid, pass), 0, problem).total(); };
-  return bytes(Pass::forward) +
-         (backward ? std::min(bytes(Pass::backward_keys), bytes(Pass::backward_queries)) : 0);
+  return bytes(Pass::forward) + (backward ? std::min(bytes(Pass::backward_keys), bytes(Pass::backward_queries)) : 0);
 }
 
 TEST(ChooseGrid, NoOtherGridSendsLess) {

@@ -28,7 +28,7 @@ struct LocalWorld::State {
     std::vector<WorkPtr> works;  // one or two
   };
   struct Inbox {
-    std::mutex mutex;                               // guards the channels
+    std::mutex mutex;                                // guards the channels
     std::unordered_map<uint64_t, Channel> channels;  // by sender and tag
   };
   struct Waiter {

@@ -2,9 +2,9 @@
 
 #include <ATen/Parallel.h>
 #include <algorithm>
-#include <csignal>
 #include <cmath>
 #include <condition_variable>
+#include <csignal>
 #include <exception>
 #include <mutex>
 #include <nlohmann/json.hpp>

@@ -22,7 +22,8 @@ struct TrainingState {
 
 // Writes <run>/checkpoints/step-N, points <run>/checkpoints/latest at it, and then removes those of later steps, which
 // a run that went back to an earlier one has given up, and all but the newest `keep` (0: keeps all). All ranks call it.
-// ClusterError, with what the user can do, on a full disk: nothing of the new one is left then. `companions` are rank 0's.
+// ClusterError, with what the user can do, on a full disk: nothing of the new one is left then. `companions` are rank
+// 0's.
 void save_checkpoint(const std::filesystem::path& run, const TrainingState& state, const Model& model,
                      ShardedAdamW& optimizer, Group& world, int64_t keep, const Companions& companions = {});
 

@@ -16,8 +16,7 @@ namespace {
 // Bytes the busiest rank sends for one attention, forward and backward.
 int64_t attention_volume(const Grid& grid, const Problem& problem, const Exchange& exchange) {
   int64_t most = 0;
-  for (int rank = 0; rank < grid.ranks(); ++rank)
-    most = std::max(most, exchange_bytes(grid, rank, problem, exchange));
+  for (int rank = 0; rank < grid.ranks(); ++rank) most = std::max(most, exchange_bytes(grid, rank, problem, exchange));
   return most;
 }
 
@@ -107,7 +106,8 @@ Estimate estimate(const TrainConfig& config, const ModelConfig& shape, int threa
   const int64_t backward =
       attention_memory(options.grid, backward_pass(options, problem), problem, own, kernel, threads);
   const int64_t before = config.train.recompute ? a.before : 0;
-  e.working = std::max({before + backward, a.before + forward, config.train.recompute ? a.after : 0, a.ends, adding - e.saved});
+  e.working =
+      std::max({before + backward, a.before + forward, config.train.recompute ? a.after : 0, a.ends, adding - e.saved});
 
   const Exchange exchange = exchange_of(config);
   const int64_t attentions = model.layers * (config.train.batch / config.parallel.data_parallel);

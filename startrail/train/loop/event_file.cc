@@ -96,8 +96,8 @@ uint32_t crc32c(std::string_view bytes) {
 
 EventFile::EventFile(const fs::path& run, int64_t step) {
   cut_earlier(run, step);
-  const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(
-      std::chrono::system_clock::now().time_since_epoch());
+  const auto seconds =
+      std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch());
   int number = 0;  // for starts within a second
   do file_ = (run / cat(kName, seconds.count(), ".", host_name(), ".", number++)).string();
   while (fs::exists(file_));
@@ -116,7 +116,8 @@ void EventFile::write(const StepReport& report) {
 
 void EventFile::write(int64_t step, double validation) { write_scalars(step, {{"validation_loss", validation}}); }
 
-// Event { Summary summary = 5; }, Summary { repeated Value value = 1; }, Value { string tag = 1; float simple_value = 2; }
+// Event { Summary summary = 5; }, Summary { repeated Value value = 1; }, Value { string tag = 1; float simple_value =
+// 2; }
 void EventFile::write_scalars(int64_t step, const std::vector<std::pair<const char*, double>>& scalars) {
   std::string summary;
   for (const auto& [name, value] : scalars)

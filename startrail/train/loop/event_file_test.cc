@@ -15,8 +15,8 @@ namespace fs = std::filesystem;
 
 TEST(EventFile, SumsAsCastagnoliDoes) {
   EXPECT_EQ(crc32c(""), 0u);
-  EXPECT_EQ(crc32c("123456789"), 0xe3069283u);               // the check value of the polynomial
-  EXPECT_EQ(crc32c(std::string(32, '\0')), 0x8a9136aau);     // RFC 3720, B.4
+  EXPECT_EQ(crc32c("123456789"), 0xe3069283u);            // the check value of the polynomial
+  EXPECT_EQ(crc32c(std::string(32, '\0')), 0x8a9136aau);  // RFC 3720, B.4
   EXPECT_EQ(crc32c(std::string(32, '\xff')), 0x62a8ab43u);
 }
 
@@ -132,13 +132,12 @@ TEST(EventFile, HoldsEveryNumberOfEveryStep) {
   EXPECT_EQ(events[0].version, "brain.Event:2");
   EXPECT_GT(events[0].wall_time, 1.6e9);
   EXPECT_EQ(events[3].step, 128);
-  EXPECT_EQ(events[3].scalars,
-            (std::map<std::string, float>{{"loss", 5.375f},
-                                          {"learning_rate", 1e-3f},
-                                          {"gradient_norm", 2.5f},
-                                          {"tokens_per_second", 8000},
-                                          {"waiting", 0.25f},
-                                          {"memory_bytes", 12'400'000}}));
+  EXPECT_EQ(events[3].scalars, (std::map<std::string, float>{{"loss", 5.375f},
+                                                             {"learning_rate", 1e-3f},
+                                                             {"gradient_norm", 2.5f},
+                                                             {"tokens_per_second", 8000},
+                                                             {"waiting", 0.25f},
+                                                             {"memory_bytes", 12'400'000}}));
   EXPECT_EQ(events[4].step, 100'000'000);
   EXPECT_EQ(events[5].step, 128);
   EXPECT_EQ(events[5].scalars, (std::map<std::string, float>{{"validation_loss", 2.25f}}));

@@ -207,11 +207,11 @@ TrainJob job_of(const TrainRequest& request, const std::string& resume, World* p
   if (resume.empty() && (automatic || request.restarted)) {
     const std::string newest = once([&, &config = config] { return newest_of(config); });
     if (!newest.empty())
-      return job_of(automatic ? request
-                              : TrainRequest{.sets = request.sets,
-                                             .tokenizer = request.tokenizer,
-                                             .tokenizing = request.tokenizing},
-                    newest, processes);
+      return job_of(
+          automatic
+              ? request
+              : TrainRequest{.sets = request.sets, .tokenizer = request.tokenizer, .tokenizing = request.tokenizing},
+          newest, processes);
   }
   if (processes) set_ranks(config, overrides, processes->size());
   if (config.data.path.empty())

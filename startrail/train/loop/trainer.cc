@@ -313,7 +313,8 @@ class RankTrainer {
     const at::Tensor& mine = optimizer_.weights();
     const bool finite = mine.numel() == 0 || std::isfinite(mine.abs().max().item<float>());
     for (double one : world_->control().gather(finite ? 0.0 : 1.0))
-      if (one != 0) throw UserError(cat("the weights are no longer numbers: the run diverged by step ", state_.step, kAdvice));
+      if (one != 0)
+        throw UserError(cat("the weights are no longer numbers: the run diverged by step ", state_.step, kAdvice));
     state_.updates = optimizer_.steps;
     save_checkpoint(config_.run.folder, state_, *model_, optimizer_, *world_, config_.run.keep, companions_);
     if (world_->rank() == 0 && training_.observer.on_checkpoint)
