@@ -14,7 +14,7 @@
 #include "startrail/base/threads.h"
 #include "startrail/plan/check.h"
 #include "startrail/plan/make.h"
-#include "startrail/plan/memory.h"
+#include "startrail/plan/summary.h"
 #include "startrail/plan/text.h"
 
 namespace startrail::cli {
@@ -26,108 +26,6 @@ struct PlanFlags {
   std::optional<int> rank, ranks_per_node;
   bool check = false, json = false;
 };
-
-// The distinct lines of the grid along one axis.
-std::vector<std::vector<int>> lines_along(const Grid& grid, Axis axis) {
-  std::vector<std::vector<int>> lines;
-  for (int rank = 0; rank < grid.ranks(); ++rank)
-    if (place_of(grid, rank)[static_cast<int>(axis)] == 0) lines.push_back(line_through(grid, rank, axis));
-  return lines;
-}
-
-void draw(const Grid& grid) {
-  const auto rings = lines_along(grid, Axis::ring);
-  if (grid.ring > 1) {
-    std::cout << rings.size() << (rings.size() == 1 ? " ring" : " concentric rings") << " of " << grid.ring
-              << " pass keys and values:\n";
-    for (const auto& ring : rings) std::cout << "  " << join(ring, " -> ") << " -> " << ring[0] << "\n";
-  } else {
-    std::cout << "no ring: keys and values are gathered once\n";
-  }
-  const auto groups = [&](Axis axis, const std::string& what) {
-    if (grid.size(axis) == 1) return;
-    std::vector<std::string> texts;
-    for (const auto& line : lines_along(grid, axis)) texts.push_back("(" + join(line, " ") + ")");
-    std::cout << texts.size() << " " << what << ":\n  " << join(texts, " ") << "\n";
-  };
-  groups(Axis::team, "teams share their queries and merge their outputs");
-  groups(Axis::stripe, "stripes share their keys and values");
-  groups(Axis::heads, "groups trade tokens for heads");
-}
-
-// The most that any rank sends, of each kind and in all; with unequal chunks these may be different ranks.
-struct Busiest {
-  Volume kinds;
-  int64_t total = 0;
-};
-
-Busiest busiest(const Grid& grid, Pass pass, const Problem& problem) {
-  Busiest most;
-  for (int rank = 0; rank < grid.ranks(); ++rank) {
-    const Volume volume = formula_volume(grid, pass, rank, problem);
-    for (Traffic kind : kTraffic) most.kinds[kind] = std::max(most.kinds[kind], volume[kind]);
-    most.total = std::max(most.total, volume.total());
-  }
-  return most;
-}
-
-// Ring Attention on as many ranks, in the same pass, or in the backward that is cheaper for it.
-struct Rival {
-  Grid ring;
-  Pass pass;
-};
-
-Rival rival_of(const Grid& grid, Pass pass, const Problem& problem) {
-  const Grid ring{.ring = grid.ranks()};
-  return {ring, pass == Pass::forward ? pass : cheaper_backward(ring, problem)};
-}
-
-std::string ratio(int64_t bytes, int64_t ring_bytes) {
-  return ring_bytes > 0 ? fixed(static_cast<double>(bytes) / static_cast<double>(ring_bytes), 3) : "-";
-}
-
-void print_volumes(const Grid& grid, const Problem& problem, const std::optional<Cluster>& cluster) {
-  std::vector<std::vector<std::string>> rows{
-      {"sent by a rank", "p2p", "gather", "merge", "all_to_all", "total", "ring", "of ring's"}};
-  if (cluster) rows[0].push_back("leaves its node");
-  for (Pass pass : kPasses) {
-    const Busiest most = busiest(grid, pass, problem);
-    const Rival rival = rival_of(grid, pass, problem);
-    const int64_t ring_total = busiest(rival.ring, rival.pass, problem).total;
-    std::vector<std::string> cells{to_text(pass)};
-    for (Traffic kind : kTraffic) cells.push_back(human_bytes(static_cast<double>(most.kinds[kind])));
-    cells.push_back(human_bytes(static_cast<double>(most.total)));
-    cells.push_back(human_bytes(static_cast<double>(ring_total)));
-    cells.push_back(ratio(most.total, ring_total));
-    if (cluster) {
-      const Plan plan = make_plan(grid, pass);
-      int64_t crossing = 0;
-      for (int rank = 0; rank < grid.ranks(); ++rank)
-        crossing = std::max(crossing, count_crossing(plan, rank, problem, *cluster));
-      cells.push_back(human_bytes(static_cast<double>(crossing)));
-    }
-    rows.push_back(cells);
-  }
-  std::cout << table(rows);
-  std::cout << "  backward auto takes " << to_text(cheaper_backward(grid, problem)) << "\n";
-}
-
-void print_memory(const Grid& grid, const Problem& problem) {
-  std::vector<std::vector<std::string>> rows{{"held by a rank", "peak", "ring", "of ring's"}};
-  for (Pass pass : kPasses) {
-    const Rival rival = rival_of(grid, pass, problem);
-    const int64_t peak = peak_bytes(grid, pass, problem), ring_peak = peak_bytes(rival.ring, rival.pass, problem);
-    rows.push_back({to_text(pass), human_bytes(static_cast<double>(peak)), human_bytes(static_cast<double>(ring_peak)),
-                    ratio(peak, ring_peak)});
-  }
-  std::cout << table(rows) << "  blocks only: what the kernel makes for itself comes on top\n";
-}
-
-nlohmann::json volume_json(const Busiest& most) {
-  nlohmann::json json = {{"total", most.total}};
-  for (Traffic kind : kTraffic) json[to_text(kind)] = most.kinds[kind];
-  return json;
-}
 
 void show(const PlanFlags& flags) {
   const AttentionOptions options = flags.shape.options();
@@ -149,30 +47,18 @@ void show(const PlanFlags& flags) {
       Plan plan = make_plan(grid, pass);
       nlohmann::json one = to_json(plan);
       if (flags.rank) one["ranks"] = nlohmann::json::array({one["ranks"][*flags.rank]});
-      one["volume"] = volume_json(busiest(grid, pass, problem));
-      const Rival rival = rival_of(grid, pass, problem);
-      one["ring_volume"] = volume_json(busiest(rival.ring, rival.pass, problem));
-      one["peak_bytes"] = peak_bytes(grid, pass, problem);
-      one["ring_peak_bytes"] = peak_bytes(rival.ring, rival.pass, problem);
+      one.update(cost_json(grid, pass, problem));
       json["passes"].push_back(one);
     }
     std::cout << json.dump(2) << "\n";
     return;
   }
   const std::string scheme = scheme_of(grid);
-  std::cout << (scheme.empty() ? "" : scheme + " = ") << to_text(grid) << " on " << grid.ranks() << " ranks\n\n";
-  draw(grid);
-  const int rank = flags.rank.value_or(0);
-  for (Pass pass : {Pass::forward, cheaper_backward(grid, problem)}) {
-    std::cout << "\n" << to_text(pass) << ", steps of rank " << rank << ":\n";
-    for (const Step& step : make_steps(grid, pass, rank)) std::cout << "  " << to_text(step) << "\n";
-  }
-  std::cout << "\n"
+  std::cout << (scheme.empty() ? "" : scheme + " = ") << to_text(grid) << " on " << grid.ranks() << " ranks\n\n"
+            << lines_text(grid) << steps_text(grid, problem, flags.rank.value_or(0)) << "\n"
             << flags.shape.tokens << " tokens, " << flags.shape.heads << " heads (" << flags.shape.kv_heads()
             << " key/value), dim " << flags.shape.dim << ", " << flags.shape.dtype << "\n";
-  print_volumes(grid, problem, cluster);
-  std::cout << "\n";
-  print_memory(grid, problem);
+  std::cout << costs_text(grid, problem, cluster);
   if (flags.check)
     std::cout
         << "\nproved for forward and both backwards: every pair of chunks meets once, every message is received,\n"

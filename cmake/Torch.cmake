@@ -2,7 +2,8 @@
 # StarTrailConfig.cmake, by projects that link StarTrail. Not find_package(Torch): a CUDA wheel's configuration stops
 # where no CUDA toolkit is installed, although nothing here needs one.
 # Where torch is: -DTORCH_DIR=, else the environment's TORCH_DIR, else STARTRAIL_TORCH_FALLBACK (set by
-# StarTrailConfig.cmake), else .venv, where `make setup` puts it.
+# StarTrailConfig.cmake), else for `pip install` the environment that pip installs into, else .venv, where `make setup`
+# puts it.
 if(TARGET startrail_torch)
   return()
 endif()
@@ -12,7 +13,17 @@ set(_torch "${TORCH_DIR}")
 if(NOT _torch)
   set(_torch "${STARTRAIL_TORCH_FALLBACK}")
 endif()
-if(NOT _torch)
+if(NOT _torch AND SKBUILD)
+  # Also from an isolated build, which hides the packages of this environment but not where they are.
+  execute_process(COMMAND "${Python_EXECUTABLE}" -c "import sysconfig; print(sysconfig.get_path('platlib'))"
+                  OUTPUT_VARIABLE _packages OUTPUT_STRIP_TRAILING_WHITESPACE)
+  if(NOT EXISTS "${_packages}/torch/include/ATen/ATen.h")
+    message(
+      FATAL_ERROR "There is no torch in ${_packages}, and StarTrail is built for the one that will run it. "
+                  "pip install torch==2.13.0 first; or give TORCH_DIR=<site-packages/torch>, or --no-build-isolation")
+  endif()
+  set(_torch "${_packages}/torch")
+elseif(NOT _torch)
   file(GLOB _torch LIST_DIRECTORIES true "${CMAKE_SOURCE_DIR}/.venv/lib/python3*/site-packages/torch")
 endif()
 list(LENGTH _torch _count)
@@ -33,7 +44,9 @@ file(STRINGS "${_torch}/include/torch/headeronly/version.h" _lines REGEX "define
 string(REGEX REPLACE "[^0-9;]" "" _version "${_lines}")
 string(REPLACE ";" "." _version "${_version}")
 if(NOT _version STREQUAL "2.13")
-  message(WARNING "${_torch} is torch ${_version}; StarTrail is written for and tested with 2.13")
+  message(
+    FATAL_ERROR "${_torch} is torch ${_version}, but StarTrail is written for 2.13, since c10d differs between them. "
+                "pip install 'torch==2.13.*', or pass another -DTORCH_DIR=")
 endif()
 message(STATUS "torch ${_version}: ${_torch}")
 

@@ -16,25 +16,25 @@ namespace {
 at::Tensor tokens_first(const at::Tensor& t) { return t.permute({2, 0, 1, 3}).unsqueeze(1).contiguous(); }
 at::Tensor tokens_third(const at::Tensor& t, int64_t plane) { return t.select(1, plane).permute({1, 2, 0, 3}); }
 
-void check_group(const AttentionOptions& options, const Group& group) {
-  if (options.grid.ranks() != group.size())
+void check_ranks(const AttentionOptions& options, int ranks) {
+  if (options.grid.ranks() != ranks)
     throw UserError(cat("grid ", to_text(options.grid), " is for ", options.grid.ranks(), " ranks, but the group has ",
-                        group.size(), ": they must be equal"));
+                        ranks, ": they must be equal"));
   check_layout(query_layout(options));
   check_layout(key_layout(options));
 }
 
-void check_partial(const AttentionOptions& options, at::ScalarType type) {
+void check_type(const AttentionOptions& options, at::ScalarType type) {
   const bool narrow = options.partial == at::kBFloat16 && type != at::kDouble;
   if (options.partial != at::kFloat && !narrow)
     throw UserError(cat("partial results of ", type, " cannot be sent as ", options.partial,
                         "; valid: float32 (the default), and bfloat16 unless q is float64"));
+  if (type != at::kFloat && type != at::kBFloat16 && type != at::kDouble)
+    throw UserError(cat("attention does not compute ", type, "; valid types: float32, bfloat16, float64"));
 }
 
-void check_inputs(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const AttentionOptions& options,
-                  const Group& group) {
-  check_group(options, group);
-  check_partial(options, q.scalar_type());
+// What must be true of the tensors, whatever the options.
+void check_tensors(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
   if (q.dim() == 4 && (q.size(0) < 1 || q.size(3) < 1))
     throw UserError(cat("q ", q.sizes(), " holds nothing: give a batch and a dim of 1 or more"));
   if (q.dim() != 4 || k.dim() != 4 || v.sizes() != k.sizes() || q.size(0) != k.size(0) || q.size(3) != k.size(3))
@@ -44,44 +44,41 @@ void check_inputs(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
   if (k.scalar_type() != type || v.scalar_type() != type || k.device() != q.device() || v.device() != q.device())
     throw UserError(cat("q is ", type, " on ", q.device().str(), ", k ", k.scalar_type(), " on ", k.device().str(),
                         ", v ", v.scalar_type(), " on ", v.device().str(), ": they must be alike"));
-  if (type != at::kFloat && type != at::kBFloat16 && type != at::kDouble)
-    throw UserError(cat("attention does not compute ", type, "; valid types: float32, bfloat16, float64"));
-  check_heads(options.grid, static_cast<int>(q.size(1)), static_cast<int>(k.size(1)));
-  const auto check_tokens = [&](const char* name, const at::Tensor& t, const Layout& layout) {
-    const int64_t own = chunk_tokens(layout, group.rank());
+}
+
+void check_tokens(const at::Tensor& q, const at::Tensor& k, const PreparedAttention& prepared, const Group& group) {
+  const auto check = [&](const char* name, const at::Tensor& t, int64_t own, const Layout& layout) {
     if (t.size(2) != own)
       throw UserError(cat(name, " holds ", t.size(2), " tokens on rank ", group.rank(), ", but layout ",
                           to_text(layout.order), " of ", layout.tokens, " tokens over ", group.size(),
                           " ranks gives it ", own));
   };
-  check_tokens("q", q, query_layout(options));
-  check_tokens("k", k, key_layout(options));
+  check("q", q, prepared.query_tokens(), query_layout(prepared.options()));
+  check("k", k, prepared.key_tokens(), key_layout(prepared.options()));
 }
 
 // For q as a block has it.
-ExecutorOptions executor_options(const AttentionOptions& options, const at::Tensor& q, int64_t heads,
-                                 int64_t key_heads) {
-  const int64_t batch = q.size(2), dim = q.size(4);
-  const at::ScalarType type = q.scalar_type();
-  Problem problem = make_problem(options, batch, static_cast<int>(heads), static_cast<int>(key_heads), dim, type);
+ExecutorOptions executor_options(const AttentionOptions& options, const AttentionShape& shape, Pass pass) {
+  Problem problem = make_problem(options, shape.batch, shape.heads, shape.key_heads, shape.dim, shape.type);
   Band band(options.mask, problem.queries.total_tokens(), problem.keys.total_tokens());
-  return {.head = plan_head(options.grid, Pass::forward),
+  const bool wide = shape.type == at::kDouble;
+  return {.head = plan_head(options.grid, pass),
           .problem = std::move(problem),
           .band = std::move(band),
-          .scale = options.scale != 0 ? options.scale : 1 / std::sqrt(static_cast<double>(dim)),
-          .element = q.options(),
-          .accumulator = type == at::kDouble ? at::kDouble : at::kFloat,
-          .partial = type == at::kDouble ? at::kDouble : options.partial,
-          .kernel = &choose_kernel(options.kernel, type, q.device(), dim),
+          .scale = options.scale != 0 ? options.scale : 1 / std::sqrt(static_cast<double>(shape.dim)),
+          .element = at::TensorOptions(shape.type).device(shape.device),
+          .accumulator = wide ? at::kDouble : at::kFloat,
+          .partial = wide ? at::kDouble : options.partial,
+          .kernel = &choose_kernel(options.kernel, shape.type, shape.device, shape.dim),
           .on_step = options.on_step,
           .layer = options.layer};
 }
 
-Block own_block(Data data, const AttentionOptions& options, const Group& group) {
-  if (options.grid.heads == 1) return {data, {group.rank()}, kAllHeads};
-  return {data, line_through(options.grid, group.rank(), Axis::heads),
-          place_of(options.grid, group.rank())[static_cast<int>(Axis::heads)]};
+AttentionShape shape_of(const at::Tensor& q, const at::Tensor& k) {
+  return {q.size(0), static_cast<int>(q.size(1)), static_cast<int>(k.size(1)), q.size(3), q.scalar_type(), q.device()};
 }
+
+using Use = PreparedAttention::Use;
 
 // Carried from forward to backward by autograd.
 struct AttentionContext : torch::CustomClassHolder {
@@ -159,24 +156,62 @@ Pass backward_pass(const AttentionOptions& options, const Problem& problem) {
   return cheaper_backward(options.grid, problem);
 }
 
+PreparedAttention::PreparedAttention(AttentionOptions options, const AttentionShape& shape, int rank, int ranks)
+    : options_(std::move(options)), shape_(shape), rank_(rank) {
+  check_ranks(options_, ranks);
+  check_type(options_, shape.type);
+  check_heads(options_.grid, shape.heads, shape.key_heads);
+  query_tokens_ = chunk_tokens(query_layout(options_), rank);
+  key_tokens_ = chunk_tokens(key_layout(options_), rank);
+}
+PreparedAttention::~PreparedAttention() = default;
+
+Block PreparedAttention::own_block(Data data) const {
+  if (options_.grid.heads == 1) return {data, {rank_}, kAllHeads};
+  return {data, line_through(options_.grid, rank_, Axis::heads),
+          place_of(options_.grid, rank_)[static_cast<int>(Axis::heads)]};
+}
+
+const PreparedAttention::Part& PreparedAttention::part(Use use) const {
+  Part& part = parts_[static_cast<size_t>(use)];
+  std::call_once(part.once, [&] {
+    ExecutorOptions how = executor_options(options_, shape_, Pass::forward);
+    if (use == Use::backward) how.head.pass = backward_pass(options_, how.problem);
+    Steps steps = make_steps(options_.grid, how.head.pass, rank_);
+    std::vector<Block> results = results_of(how.head, rank_);
+    if (use == Use::restore) {  // only what trades tokens for heads
+      std::erase_if(steps, [](const Step& step) { return step.op != Op::all_to_all || step.in.slice != kAllHeads; });
+      results = {own_block(Data::query), own_block(Data::keys)};
+    }
+    part.script = make_script(how.head, std::move(steps), rank_, results);
+    part.how = std::move(how);
+  });
+  return part;
+}
+
 AttentionResult attention_forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                                   const AttentionOptions& options, const std::shared_ptr<Group>& group) {
-  check_inputs(q, k, v, options, *group);
+  check_tensors(q, k, v);
+  return attention_forward(q, k, v, PreparedAttention(options, shape_of(q, k), group->rank(), group->size()), *group);
+}
+
+AttentionResult attention_forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                                  const PreparedAttention& prepared, Group& group) {
+  check_tokens(q, k, prepared, group);
   const at::NoGradGuard no_grad;
-  const int rank = group->rank();
+  const int rank = group.rank();
   at::Tensor query = tokens_first(q), kv = at::cat({tokens_first(k), tokens_first(v)}, 1);
-  const ExecutorOptions how = executor_options(options, query, q.size(1), k.size(1));
-  Executor executor(how, *group, make_steps(options.grid, Pass::forward, rank), results_of(how.head, rank));
+  Executor executor(prepared.how(Use::forward), group, prepared.script(Use::forward));
   // Moved, so that with heads they are freed when they have been traded.
   executor.put({Data::query, {rank}, kAllHeads}, {std::move(query)});
   executor.put({Data::keys, {rank}, kAllHeads}, {std::move(kv)});
   executor.run();
-  const Tensors finished = executor.take(own_block(Data::out, options, *group));
+  const Tensors finished = executor.take(prepared.own_block(Data::out));
   AttentionResult result;
-  result.saved = {executor.take(own_block(Data::query, options, *group))[0],
-                  executor.take(own_block(Data::keys, options, *group))[0], finished[0].to(q.scalar_type()),
-                  finished[1], k.size(1)};
-  const at::Tensor out = options.grid.heads == 1 ? result.saved.out : executor.take({Data::out, {rank}, kAllHeads})[0];
+  result.saved = {executor.take(prepared.own_block(Data::query))[0], executor.take(prepared.own_block(Data::keys))[0],
+                  finished[0].to(q.scalar_type()), finished[1], k.size(1)};
+  const bool whole = prepared.options().grid.heads == 1;
+  const at::Tensor out = whole ? result.saved.out : executor.take({Data::out, {rank}, kAllHeads})[0];
   executor.finish();
   result.out = tokens_third(out, 0);
   return result;
@@ -185,39 +220,51 @@ AttentionResult attention_forward(const at::Tensor& q, const at::Tensor& k, cons
 SavedAttention attention_restore(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& out,
                                  const at::Tensor& lse, const AttentionOptions& options,
                                  const std::shared_ptr<Group>& group) {
-  check_inputs(q, k, v, options, *group);
+  check_tensors(q, k, v);
+  return attention_restore(q, k, v, out, lse, PreparedAttention(options, shape_of(q, k), group->rank(), group->size()),
+                           *group);
+}
+
+SavedAttention attention_restore(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& out,
+                                 const at::Tensor& lse, const PreparedAttention& prepared, Group& group) {
+  check_tokens(q, k, prepared, group);
   const at::NoGradGuard no_grad;
-  const int rank = group->rank();
+  const int rank = group.rank();
   const at::Tensor query = tokens_first(q), kv = at::cat({tokens_first(k), tokens_first(v)}, 1);
-  if (options.grid.heads == 1) return {query, kv, out, lse, k.size(1)};
-  Steps trades = make_steps(options.grid, Pass::forward, rank);
-  std::erase_if(trades, [](const Step& step) { return step.op != Op::all_to_all || step.in.slice != kAllHeads; });
-  const Block own_query = own_block(Data::query, options, *group), own_keys = own_block(Data::keys, options, *group);
-  const ExecutorOptions how = executor_options(options, query, q.size(1), k.size(1));
-  Executor executor(how, *group, std::move(trades), {own_query, own_keys});
+  if (prepared.options().grid.heads == 1) return {query, kv, out, lse, k.size(1)};
+  Executor executor(prepared.how(Use::restore), group, prepared.script(Use::restore));
   executor.put({Data::query, {rank}, kAllHeads}, {query});
   executor.put({Data::keys, {rank}, kAllHeads}, {kv});
   executor.run();
-  SavedAttention saved{executor.take(own_query)[0], executor.take(own_keys)[0], out, lse, k.size(1)};
+  SavedAttention saved{executor.take(prepared.own_block(Data::query))[0],
+                       executor.take(prepared.own_block(Data::keys))[0], out, lse, k.size(1)};
   executor.finish();
   return saved;
 }
 
 std::array<at::Tensor, 3> attention_backward(const at::Tensor& dout, const SavedAttention& saved,
                                              const AttentionOptions& options, const std::shared_ptr<Group>& group) {
-  check_group(options, *group);
+  const AttentionShape shape{saved.q.size(2),
+                             static_cast<int>(saved.q.size(3)) * options.grid.heads,
+                             static_cast<int>(saved.key_heads),
+                             saved.q.size(4),
+                             saved.q.scalar_type(),
+                             saved.q.device()};
+  return attention_backward(dout, saved, PreparedAttention(options, shape, group->rank(), group->size()), *group);
+}
+
+std::array<at::Tensor, 3> attention_backward(const at::Tensor& dout, const SavedAttention& saved,
+                                             const PreparedAttention& prepared, Group& group) {
   const at::NoGradGuard no_grad;
-  const int rank = group->rank(), slices = options.grid.heads;
-  const int64_t heads = saved.q.size(3) * slices, own = chunk_tokens(query_layout(options), rank);
-  if (dout.sizes() != at::IntArrayRef({saved.q.size(2), heads, own, saved.q.size(4)}))
-    throw UserError(cat("dout ", dout.sizes(), " does not fit: give [", saved.q.size(2), ", ", heads, ", ", own, ", ",
-                        saved.q.size(4), "], like out"));
-  ExecutorOptions how = executor_options(options, saved.q, heads, saved.key_heads);
-  how.head.pass = backward_pass(options, how.problem);
-  Executor executor(how, *group, make_steps(options.grid, how.head.pass, rank), results_of(how.head, rank));
+  const int rank = group.rank();
+  const std::array<int64_t, 4> like{saved.q.size(2), saved.q.size(3) * prepared.options().grid.heads,
+                                    prepared.query_tokens(), saved.q.size(4)};
+  if (dout.sizes() != at::IntArrayRef(like))
+    throw UserError(cat("dout ", dout.sizes(), " does not fit: give ", at::IntArrayRef(like), ", like out"));
+  Executor executor(prepared.how(Use::backward), group, prepared.script(Use::backward));
   executor.put({Data::out_grad, {rank}, kAllHeads}, {tokens_first(dout.to(saved.q.scalar_type()))});
-  executor.put(own_block(Data::keys, options, *group), {saved.kv});
-  executor.put(own_block(Data::saved, options, *group), {saved.q, saved.out, saved.lse});
+  executor.put(prepared.own_block(Data::keys), {saved.kv});
+  executor.put(prepared.own_block(Data::saved), {saved.q, saved.out, saved.lse});
   executor.run();
   const at::Tensor dq = executor.take({Data::query_grad, {rank}, kAllHeads})[0];
   const at::Tensor dkv = executor.take({Data::keys_grad, {rank}, kAllHeads})[0];

@@ -4,6 +4,8 @@
 
 #include <array>
 #include <memory>
+#include <mutex>
+#include <optional>
 #include <string>
 
 #include <ATen/core/Tensor.h>
@@ -42,6 +44,47 @@ struct AttentionOptions {
 at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const AttentionOptions& options,
                      const std::shared_ptr<Group>& group);
 
+struct AttentionShape {
+  int64_t batch = 1;
+  int heads = 1, key_heads = 1;
+  int64_t dim = 64;
+  at::ScalarType type = at::kFloat;
+  at::Device device = at::kCPU;
+};
+
+// Options and shapes that were checked once, and one rank's plans for them: for calls that repeat. Threads may share
+// it.
+class PreparedAttention {
+ public:
+  // UserError for options, heads and types that do not fit, or a group of another size.
+  PreparedAttention(AttentionOptions options, const AttentionShape& shape, int rank, int ranks);
+  ~PreparedAttention();
+
+  const AttentionOptions& options() const { return options_; }
+  int64_t query_tokens() const { return query_tokens_; }  // of this rank
+  int64_t key_tokens() const { return key_tokens_; }
+
+  // Both are made when they are first asked for, and stay.
+  enum class Use { forward, backward, restore };
+  const ExecutorOptions& how(Use use) const { return *part(use).how; }
+  const std::shared_ptr<const Script>& script(Use use) const { return part(use).script; }
+  Block own_block(Data data) const;  // as the backward needs it: of the heads group's chunks, one slice
+
+ private:
+  struct Part {
+    std::once_flag once;
+    std::optional<ExecutorOptions> how;
+    std::shared_ptr<const Script> script;
+  };
+  const Part& part(Use use) const;
+
+  AttentionOptions options_;
+  AttentionShape shape_;
+  int rank_;
+  int64_t query_tokens_, key_tokens_;
+  mutable std::array<Part, 3> parts_;
+};
+
 // Which tokens each rank holds by these options.
 Layout query_layout(const AttentionOptions& options);
 Layout key_layout(const AttentionOptions& options);
@@ -62,16 +105,22 @@ struct AttentionResult {
 
 AttentionResult attention_forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                                   const AttentionOptions& options, const std::shared_ptr<Group>& group);
+AttentionResult attention_forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                                  const PreparedAttention& prepared, Group& group);
 
 // dq, dk, dv like q, k, v.
 std::array<at::Tensor, 3> attention_backward(const at::Tensor& dout, const SavedAttention& saved,
                                              const AttentionOptions& options, const std::shared_ptr<Group>& group);
+std::array<at::Tensor, 3> attention_backward(const at::Tensor& dout, const SavedAttention& saved,
+                                             const PreparedAttention& prepared, Group& group);
 
 // What attention_forward saved, from q, k, v made anew and the out and lse it saved: for those who keep only these two
 // and recompute the rest. Attends nothing; with heads in the grid q, k and v are traded once more.
 SavedAttention attention_restore(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& out,
                                  const at::Tensor& lse, const AttentionOptions& options,
                                  const std::shared_ptr<Group>& group);
+SavedAttention attention_restore(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& out,
+                                 const at::Tensor& lse, const PreparedAttention& prepared, Group& group);
 
 // These options for shapes as given: what plans are priced with.
 Problem make_problem(const AttentionOptions& options, int64_t batch, int heads, int key_heads, int64_t dim,

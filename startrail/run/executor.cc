@@ -40,11 +40,19 @@ std::string subject_of(const Step& step) { return to_text(step).substr(to_text(s
 
 }  // namespace
 
-Executor::Executor(const ExecutorOptions& options, Group& group, Steps steps, const std::vector<Block>& results)
+std::shared_ptr<const Script> make_script(const PlanHead& head, Steps steps, int rank,
+                                          const std::vector<Block>& results) {
+  Play play = play_steps(head, steps, rank, results);
+  return std::make_shared<Script>(Script{std::move(steps), std::move(play)});
+}
+
+Executor::Executor(const ExecutorOptions& options, Group& group, std::shared_ptr<const Script> script)
     : options_(options),
       group_(group),
-      steps_(std::move(steps)),
-      play_(play_steps(options.head, steps_, group.rank(), results)),
+      script_(std::move(script)),
+      steps_(script_->steps),
+      play_(script_->play),
+      last_waits_(play_.last_waits),
       buffers_(play_.buffers.size()) {}
 
 Executor::~Executor() = default;
@@ -79,7 +87,7 @@ void Executor::run() {
 }
 
 Tensors Executor::take(const Block& block) {
-  for (int arrival : std::exchange(play_.last_waits, {})) {
+  for (int arrival : std::exchange(last_waits_, {})) {
     const size_t step = play_.arrivals[arrival].action;
     const auto about = group_.meter().trace() ? label(step, subject_of(steps_[step])) : nullptr;
     group_.meter().timed(steps_[step].op, about.get(), [&] { settle(arrival); });

@@ -39,10 +39,20 @@ struct ExecutorOptions {
 //  - saved: q, out and lse as three tensors of one plane.
 using Tensors = std::vector<at::Tensor>;
 
+// A rank's steps and what they mean, for any number of runs.
+struct Script {
+  Steps steps;
+  Play play;
+};
+// `results` as for play_steps.
+std::shared_ptr<const Script> make_script(const PlanHead& head, Steps steps, int rank,
+                                          const std::vector<Block>& results);
+
 class Executor {
  public:
-  // `results` as for play_steps.
-  Executor(const ExecutorOptions& options, Group& group, Steps steps, const std::vector<Block>& results);
+  Executor(const ExecutorOptions& options, Group& group, std::shared_ptr<const Script> script);
+  Executor(const ExecutorOptions& options, Group& group, Steps steps, const std::vector<Block>& results)
+      : Executor(options, group, make_script(options.head, std::move(steps), group.rank(), results)) {}
   ~Executor();
 
   // Gives a block to start from.
@@ -85,8 +95,10 @@ class Executor {
 
   const ExecutorOptions& options_;
   Group& group_;
-  Steps steps_;
-  Play play_;
+  std::shared_ptr<const Script> script_;
+  const Steps& steps_;
+  const Play& play_;
+  std::vector<int> last_waits_;  // those still to come
   std::vector<Tensors> buffers_;
   std::map<int, Coming> coming_;                                    // by arrival
   std::map<std::pair<size_t, size_t>, std::vector<Pending>> sent_;  // by action and index

@@ -24,9 +24,9 @@ std::vector<Pending> Channel::post(const std::vector<Post>& batch) {
     const int peer = members_.at(post.peer);
     if (post.way == Post::Way::send) {
       meter_.sent(post.kind, post.peer, static_cast<int64_t>(post.tensor.nbytes()));
-      posted.push_back({backend_->send(tensors, peer, post.tag), post});
+      posted.push_back({backend_->send(tensors, peer, post.tag | mark_), post});
     } else {
-      posted.push_back({backend_->recv(tensors, peer, post.tag), post, now});
+      posted.push_back({backend_->recv(tensors, peer, post.tag | mark_), post, now});
     }
   }
   if (together) {

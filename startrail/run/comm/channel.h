@@ -45,6 +45,9 @@ class Channel {
   // of them do, so both sides must post theirs in the same order.
   std::vector<Pending> post(const std::vector<Post>& batch);
   void wait(const Pending& pending);
+  // Becomes part of every tag from now on, so that messages of different marks never match; below 256.
+  void set_mark(int mark) { mark_ = mark << kMarkShift; }
+  static constexpr int kMarkShift = 22;  // above every tag, and control's
   void wait(const std::vector<Pending>& all);
 
   // Everyone's `mine`, in rank order, all of one shape and type.
@@ -54,6 +57,7 @@ class Channel {
   c10::intrusive_ptr<c10d::Backend> backend_;
   std::vector<int> members_;
   Meter& meter_;
+  int mark_ = 0;
 };
 
 }  // namespace startrail

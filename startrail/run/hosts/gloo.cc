@@ -1,5 +1,6 @@
 #include "startrail/run/hosts/gloo.h"
 
+#include <algorithm>
 #include <mutex>
 #include <optional>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
@@ -18,9 +19,11 @@ constexpr std::chrono::hours kNever{24 * 365 * 10};
 }  // namespace
 
 struct GlooWorld::State {
-  c10::intrusive_ptr<c10d::ProcessGroupGloo> group;
-  std::function<std::string(int, const std::string&)> on_broken;
+  c10::intrusive_ptr<c10d::Backend> group;
+  OnBroken on_broken;
   std::mutex mutex;
+  std::chrono::milliseconds limit = kNever;
+  std::optional<std::chrono::steady_clock::time_point> since;  // of the wait under way
   std::optional<std::string> error;
   std::unordered_set<c10d::Work*> waiting;  // to be woken by abort
 
@@ -39,6 +42,13 @@ class GlooWork : public c10d::Work {
  public:
   GlooWork(std::shared_ptr<State> state, c10::intrusive_ptr<c10d::Work> inner, at::Tensor tensor, int peer)
       : state_(std::move(state)), inner_(std::move(inner)), tensor_(std::move(tensor)), peer_(peer) {}
+  ~GlooWork() override {
+    if (done_) return;
+    static auto* const lost = new std::vector<std::pair<c10::intrusive_ptr<c10d::Work>, at::Tensor>>;
+    static std::mutex mutex;
+    std::lock_guard lock(mutex);
+    lost->emplace_back(std::move(inner_), std::move(tensor_));
+  }
 
   // Gloo finishes a message only in wait().
   bool isCompleted() override { return done_; }
@@ -46,20 +56,24 @@ class GlooWork : public c10d::Work {
 
   bool wait(std::chrono::milliseconds) override {
     if (done_) return true;
+    std::chrono::milliseconds limit;
     {
       std::lock_guard lock(state_->mutex);
       if (state_->error) throw ClusterError(*state_->error);
       state_->waiting.insert(inner_.get());
+      state_->since = std::chrono::steady_clock::now();
+      limit = state_->limit;
     }
     std::optional<std::string> broken;
     try {
-      if (!inner_->wait(kNever)) broken = "it was ended";
+      if (!inner_->wait(limit)) broken = "it was ended";
     } catch (const std::exception& error) {
       broken = reason_of(error);
     }
     {
       std::lock_guard lock(state_->mutex);
       state_->waiting.erase(inner_.get());
+      state_->since.reset();
     }
     if (broken) {
       state_->check_alive();
@@ -122,6 +136,23 @@ GlooWorld::GlooWorld(c10::intrusive_ptr<c10d::Store> store, const GlooOptions& o
     throw ClusterError(cat("the ranks cannot connect to each other from ", options.address, ": ", reason_of(error)));
   }
   state_->on_broken = options.on_broken;
+}
+
+GlooWorld::GlooWorld(c10::intrusive_ptr<c10d::Backend> connected, OnBroken on_broken)
+    : state_(std::make_shared<State>()) {
+  state_->group = std::move(connected);
+  state_->on_broken = std::move(on_broken);
+}
+
+void GlooWorld::set_limit(std::chrono::milliseconds limit) {
+  std::lock_guard lock(state_->mutex);
+  state_->limit = std::min<std::chrono::milliseconds>(limit, kNever);
+}
+
+std::chrono::milliseconds GlooWorld::waited() const {
+  std::lock_guard lock(state_->mutex);
+  if (!state_->since) return {};
+  return std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now() - *state_->since);
 }
 
 c10::intrusive_ptr<c10d::Backend> GlooWorld::backend() { return c10::make_intrusive<GlooBackend>(state_); }

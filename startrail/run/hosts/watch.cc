@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <charconv>
 #include <list>
+#include <map>
 #include <utility>
 
 #include "startrail/base/error.h"
@@ -214,7 +215,10 @@ void Watch::decide(const Verdict& verdict, bool tell) {
 
 void Watch::handle(Peer& peer, const Frame& frame, Time now) {
   peer.heard = now;
-  if (frame.kind == kAlive) peer.doing = frame.text;
+  if (frame.kind == kAlive) {
+    peer.waited = milliseconds(number_before(frame.text, ' '));
+    peer.doing = text_after(frame.text, ' ');
+  }
   if (frame.kind == kLeaves) peer.left = true;
   const bool first = options_.rank == 0;
   // Rank 0 gets one from those who took it for dead.
@@ -260,16 +264,21 @@ void Watch::obey_requests(Time now) {
 }
 
 void Watch::beat(Time now) {
-  std::string what;
+  std::string text;
   {
     std::lock_guard lock(mutex_);
     if (now - last_beat_ < kBeat && !doing_changed_) return;
     doing_changed_ = false;
-    what = doing_;
+    if (options_.ask) {
+      Doing doing = options_.ask();
+      doing_ = std::move(doing.what);
+      waited_ = doing.waited;
+    }
+    text = cat(waited_.count(), " ", doing_);
   }
   last_beat_ = now;
   for (Peer& peer : peers_)
-    if (!peer.closed && !peer.line.has_more()) peer.line.send(kAlive, what);
+    if (!peer.closed && !peer.line.has_more()) peer.line.send(kAlive, text);
 }
 
 void Watch::judge_silence(Time now) {
@@ -299,6 +308,36 @@ void Watch::judge_silence(Time now) {
          true);
 }
 
+// Ranks that wait for each other while they do different things would do so for ever.
+void Watch::judge_waits() {
+  std::vector<std::pair<int, Doing>> all;
+  milliseconds limit;
+  {
+    std::lock_guard lock(mutex_);
+    all.push_back({0, {doing_, waited_}});
+    limit = timeout_;
+  }
+  for (const Peer& peer : peers_)
+    all.push_back({peer.rank, peer.left ? Doing{"", {}} : Doing{peer.doing, peer.waited}});
+  const auto& [waiter, doing] = *std::ranges::max_element(all, {}, [](const auto& one) { return one.second.waited; });
+  if (doing.waited < limit) return;
+  std::map<std::string, std::vector<int>> elsewhere;
+  bool works = false;  // a rank computes what the others wait for
+  for (const auto& [rank, other] : all) {
+    if (other.what != doing.what) elsewhere[other.what].push_back(rank);
+    works = works || (other.what == doing.what && other.waited.count() == 0);
+  }
+  if (elsewhere.empty() && works) return;
+  std::vector<std::string> others;
+  for (const auto& [what, ranks] : elsewhere)
+    others.push_back(
+        cat(numbered("rank", ranks), ranks.size() == 1 ? " was in " : " were in ", what.empty() ? "none" : what));
+  decide({cat(name(waiter), " waited ", seconds_text(doing.waited), at(doing.what), ", ",
+              others.empty() ? "and so did all others" : "while " + join(others, " and "), " (seen by ", name(0), ")"),
+          0},
+         true);
+}
+
 void Watch::judge(Time now) {
   if (decided_) return;
   for (const Peer& peer : peers_)
@@ -311,6 +350,8 @@ void Watch::judge(Time now) {
     }
   judge_silence(now);
   if (decided_ || options_.rank != 0) return;
+  if (options_.ask) judge_waits();
+  if (decided_) return;
   for (const Suspicion& one : suspicions_)
     if (now - one.since >= kSuspicion) {
       decide({cat("the connection between ", name(one.by), " and ", name(one.peer),

@@ -17,6 +17,12 @@
 
 namespace startrail {
 
+// What a rank is at, and how long it has waited for a message of another by now.
+struct Doing {
+  std::string what;
+  std::chrono::milliseconds waited{0};
+};
+
 struct WatchOptions {
   int rank = 0, size = 1;
   std::vector<std::string> nodes = {};  // of every rank
@@ -30,6 +36,9 @@ struct WatchOptions {
   // first of each node says it.
   std::function<bool(int number)> claim = [](int) { return true; };
   std::chrono::milliseconds grace{500};
+  // Asked at every beat. Where it is given, a rank that waits longer than the timeout while others are at something
+  // else ends the job: they do not do the same.
+  std::function<Doing()> ask = {};
 };
 
 // Why the job is over.
@@ -76,6 +85,7 @@ class Watch {
     std::optional<Time> closed = {};
     bool left = false;
     std::string doing = {};
+    std::chrono::milliseconds waited{0};
   };
   struct Suspicion {
     int by, peer;
@@ -91,6 +101,7 @@ class Watch {
   void obey_requests(Time now);
   void judge(Time now);
   void judge_silence(Time now);
+  void judge_waits();
   void decide(const Verdict& verdict, bool tell);
   bool is_done(Time now);
   std::chrono::milliseconds patience() const;
@@ -111,6 +122,7 @@ class Watch {
   std::condition_variable changed_;
   std::chrono::milliseconds timeout_;
   std::string doing_;
+  std::chrono::milliseconds waited_{0};
   bool doing_changed_ = false, leaving_ = false, spoken_ = false;
   std::optional<Verdict> failure_;
   std::vector<Suspicion> asked_;

@@ -1,0 +1,175 @@
+"""A batch cut into this rank's tokens, and torch's context_parallel with StarTrail under it."""
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import Any, Optional
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+
+from ._attention import (GRID, LAYOUT, AttentionOptions, GroupLike, Mask, Piece, attention, group_name, positions)
+
+
+@dataclasses.dataclass(frozen=True)
+class Sequence:
+    """How a batch was cut, carried with it to every attention layer, which adds its own causal, window and scale."""
+
+    tokens: int
+    group: str
+    grid: str = GRID
+    layout: str = LAYOUT
+    lengths: tuple[int, ...] = ()
+    pieces: tuple[tuple[Piece, ...], ...] = ()
+    documents: tuple[int, ...] = ()
+    prefix: int = 0
+    backward: str = "auto"
+
+    def options(self, causal: bool, window: int = 0, scale: float | None = None) -> AttentionOptions:
+        mask = Mask(causal, window, self.documents, self.prefix)
+        return AttentionOptions(grid=self.grid, tokens=self.tokens, layout=self.layout, mask=mask, scale=scale or 0.0,
+                                backward=self.backward, lengths=self.lengths, pieces=self.pieces)
+
+    def positions(self) -> torch.Tensor:
+        """The tokens this rank holds."""
+        return positions(self.tokens, self.group, self.layout, self.lengths, self.pieces)
+
+
+def _pack(batch: Mapping[str, Any], mask: torch.Tensor) -> tuple[dict[str, Any], tuple[int, ...]]:
+    """Padded rows as one row of documents."""
+    keep = mask.bool()
+    rows, tokens = keep.shape
+    packed = {key: value[keep].unsqueeze(0) for key, value in batch.items()
+              if torch.is_tensor(value) and value.shape[:2] == (rows, tokens) and key != "attention_mask"}
+    return packed, tuple(int(n) for n in keep.sum(1).tolist() if n > 0)
+
+
+def shard(batch: Mapping[str, Any], group: GroupLike = None, *, grid: str = GRID, layout: str = LAYOUT,
+          lengths: tuple[int, ...] = (), pieces: tuple[tuple[Piece, ...], ...] = (), documents: tuple[int, ...] = (),
+          prefix: int = 0, backward: str = "auto", ignore_index: int = -100,
+          data_group: Optional[dist.ProcessGroup] = None) -> dict[str, Any]:
+    """This rank's part of a batch that all ranks of `group` hold whole, ready for a model of transformers.
+
+    Every tensor [batch, tokens, ...] is cut. Positions are those of the whole sequence, or of its document. Labels are
+    shifted before they are cut, and valid ones counted over the whole batch, and over `data_group`, the ranks that hold
+    other sequences; so the loss of a rank is its share of the sum, and gradients are to be summed over all ranks (where
+    DDP or FSDP average them, multiply the loss by their number). Padding in `attention_mask` is left out: padded rows
+    become one row of documents.
+
+    >>> loss = ddp(**startrail.shard(batch, mesh["cp"], data_group=mesh["dp"].get_group())).loss * world
+    """
+    first = batch.get("input_ids", batch.get("inputs_embeds"))
+    if first is None:
+        raise ValueError("the batch has neither input_ids nor inputs_embeds: shard cannot tell its length")
+    mask = batch.get("attention_mask")
+    if mask is not None and mask.dim() != 2:
+        raise ValueError(f"attention_mask {list(mask.shape)} is no mask of tokens: give [batch, tokens], or documents=, "
+                         "prefix=, and causal and windows by the model's config")
+    if mask is not None and not bool(mask.all()):
+        if documents:
+            raise ValueError("attention_mask has padding and documents= says where documents are: give one of them")
+        if "position_ids" in batch:
+            raise ValueError("attention_mask has padding and position_ids are given: leave them out, they follow")
+        batch, documents = _pack(batch, mask)
+        first = batch.get("input_ids", batch.get("inputs_embeds"))
+        assert first is not None
+    tokens = int(first.shape[1])
+    if documents and sum(documents) != tokens:
+        raise ValueError(f"documents of {'+'.join(map(str, documents))} tokens do not add up to {tokens}")
+    sequence = Sequence(tokens, group_name(group), grid, layout, tuple(lengths), pieces, tuple(documents), prefix, backward)
+    mine = sequence.positions().to(first.device)
+    cut: dict[str, Any] = {key: value.index_select(1, mine) for key, value in batch.items()
+                           if torch.is_tensor(value) and value.dim() >= 2 and value.shape[1] == tokens
+                           and key != "attention_mask"}
+    if "position_ids" not in cut:
+        where = torch.cat([torch.arange(n, device=first.device) for n in (documents or (tokens,))])
+        cut["position_ids"] = where.index_select(0, mine).expand(first.shape[0], -1)
+    # Without it transformers takes the jump between a zigzag's two pieces for the start of another document.
+    cut["attention_mask"] = torch.ones(first.shape[0], mine.numel(), dtype=torch.bool, device=first.device)
+    cut.update(_labels(batch, mine, documents or (tokens,), ignore_index, data_group))
+    cut["startrail"] = sequence
+    return cut
+
+
+def _shifted(batch: Mapping[str, Any], documents: tuple[int, ...], ignore_index: int) -> Optional[torch.Tensor]:
+    """Each token's label is the next one's; the last of a document has none."""
+    if batch.get("shift_labels") is not None or batch.get("labels") is None:
+        return batch.get("shift_labels")
+    shifted: torch.Tensor = F.pad(batch["labels"], (0, 1), value=ignore_index)[:, 1:].clone()
+    shifted[:, torch.tensor(documents).cumsum(0) - 1] = ignore_index
+    return shifted
+
+
+def count_labels(batch: Mapping[str, Any], documents: tuple[int, ...] = (), ignore_index: int = -100) -> torch.Tensor:
+    """The labels of a whole batch that count in its loss."""
+    mask = batch.get("attention_mask")
+    if mask is not None and not bool(mask.all()):
+        batch, documents = _pack(batch, mask)
+    labels = batch.get("labels", batch.get("shift_labels"))
+    if labels is None:
+        raise ValueError("the batch has no labels")
+    shifted = _shifted(batch, documents or (int(labels.shape[1]),), ignore_index)
+    assert shifted is not None
+    return shifted.ne(ignore_index).sum()
+
+
+def _labels(batch: Mapping[str, Any], mine: torch.Tensor, documents: tuple[int, ...], ignore_index: int,
+            data_group: Optional[dist.ProcessGroup]) -> dict[str, Any]:
+    """This rank's labels, and how many there are on all."""
+    shifted = _shifted(batch, documents, ignore_index)
+    if shifted is None:
+        return {}
+    count = shifted.ne(ignore_index).sum()
+    if data_group is not None:
+        dist.all_reduce(count, group=data_group)
+    part = shifted.index_select(1, mine)
+    return {"labels": part, "shift_labels": part, "num_items_in_batch": count}
+
+
+@contextlib.contextmanager
+def context_parallel(mesh: GroupLike, *, buffers: Optional[list[torch.Tensor]] = None,
+                     buffer_seq_dims: Optional[list[int]] = None,
+                     no_restore_buffers: Optional[set[torch.Tensor]] = None, grid: str = GRID, layout: str = LAYOUT,
+                     documents: tuple[int, ...] = ()) -> Iterator[Sequence]:
+    """torch.distributed.tensor.experimental.context_parallel, call for call: cuts the buffers in place along their
+    sequence, and lets scaled_dot_product_attention attend to the whole of it. The backward pass belongs inside.
+
+    >>> with startrail.context_parallel(mesh["cp"], buffers=[x, y], buffer_seq_dims=[1, 1], no_restore_buffers={x, y}):
+    ...     loss = loss_fn(model(x), y); loss.backward()
+    """
+    buffers, dims = buffers or [], buffer_seq_dims or []
+    if not buffers or len(buffers) != len(dims):
+        raise ValueError(f"{len(buffers)} buffers and {len(dims)} buffer_seq_dims: give at least one, and as many of both")
+    tokens = buffers[0].shape[dims[0]]
+    if any(one.shape[dim] != tokens for one, dim in zip(buffers, dims)):
+        raise ValueError("the buffers' sequences differ in length: give buffers of one sequence")
+    sequence = Sequence(tokens, group_name(mesh), grid, layout, documents=tuple(documents))
+    mine = sequence.positions()
+    keep = no_restore_buffers or set()
+    whole = [None if any(one is other for other in keep) else one.detach().clone() for one in buffers]
+    for one, dim in zip(buffers, dims):
+        part = one.detach().index_select(dim, mine.to(one.device))
+        one.data = part
+    true_attention = F.scaled_dot_product_attention
+
+    def split_attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
+                        attn_mask: Optional[torch.Tensor] = None, dropout_p: float = 0.0, is_causal: bool = False,
+                        scale: Optional[float] = None, enable_gqa: bool = False) -> torch.Tensor:
+        if attn_mask is not None or dropout_p:
+            raise ValueError("inside context_parallel attention takes no mask as a tensor and no dropout: use is_causal, "
+                             "and documents= of context_parallel")
+        if query.shape[2] != len(mine) or key.shape[2] != len(mine):
+            raise ValueError(f"{query.shape[2]} queries and {key.shape[2]} keys, but this rank holds {len(mine)} tokens of "
+                             "the sequence that context_parallel has cut")
+        return attention(query, key, value, sequence.options(is_causal, 0, scale), sequence.group)
+
+    F.scaled_dot_product_attention = split_attention
+    try:
+        yield sequence
+    finally:
+        F.scaled_dot_product_attention = true_attention
+        for one, before in zip(buffers, whole):
+            if before is not None:
+                one.data = before

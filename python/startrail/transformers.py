@@ -1,0 +1,168 @@
+"""StarTrail under transformers: importing this registers `attn_implementation="startrail"`.
+
+    import startrail, startrail.transformers
+    model = AutoModelForCausalLM.from_pretrained(name, attn_implementation="startrail", use_cache=False)
+    loss = model(**startrail.shard(batch, mesh["cp"])).loss
+
+What would be silently wrong on a part of a sequence is refused by name.
+"""
+from __future__ import annotations
+
+from typing import Any, Optional
+
+import torch
+import torch.distributed as dist
+import transformers
+from torch.distributed.device_mesh import DeviceMesh
+from torch.utils.data import DataLoader, Dataset, DistributedSampler
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.masking_utils import bidirectional_mask_function, causal_mask_function
+
+from ._attention import GRID, LAYOUT, attention, process_group
+from ._batch import Sequence, count_labels, shard
+
+MODELS = {"llama", "qwen2", "qwen3", "mistral"}
+"""Models that were compared with one process. Others may mix tokens outside of attention, where nothing can see it:
+recurrent layers, losses that balance experts, pooling over the last token."""
+
+allow_any_model = False
+"""Set it to True to run a model that is not in MODELS, at your own risk."""
+
+# What reaches an attention function and changes its result; all else (position_ids, use_cache, ...) does not.
+_CHANGES = ("softcap", "s_aux", "position_bias", "head_mask", "cu_seq_lens_q", "cu_seq_lens_k", "output_attentions")
+
+
+def _check_config(config: Any, who: str) -> None:
+    kind = getattr(config, "model_type", None)
+    if kind not in MODELS and not allow_any_model:
+        raise ValueError(f"{who}: models of type {kind} were not compared with one process; compared: "
+                         f"{', '.join(sorted(MODELS))}; startrail.transformers.allow_any_model = True runs it all the same")
+    rope = getattr(config, "rope_parameters", None) or {}
+    for one in rope.values() if rope and all(isinstance(value, dict) for value in rope.values()) else [rope]:
+        if one.get("rope_type") in ("dynamic", "longrope"):
+            raise ValueError(f"{who}: rope {one['rope_type']} takes the length from a rank's own positions, so ranks would "
+                             "differ; use linear, llama3 or yarn")
+
+
+def attention_forward(module: torch.nn.Module, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
+                      attention_mask: Optional[torch.Tensor], dropout: float = 0.0, scaling: Optional[float] = None,
+                      is_causal: Optional[bool] = None, sliding_window: Optional[int] = None,
+                      startrail: Optional[Sequence] = None, **kwargs: Any) -> tuple[torch.Tensor, None]:
+    """What transformers calls for each attention layer."""
+    who = type(module).__name__
+    if startrail is None:
+        raise ValueError(f"{who}: no sequence came along. Give the model startrail.shard(batch, ...); to generate, or for "
+                         "whole sequences, model.set_attn_implementation('sdpa')")
+    _check_config(getattr(module, "config", None), who)
+    if attention_mask is not None:
+        raise ValueError(f"{who}: a mask as a tensor; StarTrail takes masks by rule (causal, window, documents, prefix)")
+    if dropout:
+        raise ValueError(f"{who}: attention dropout {dropout}; set config.attention_dropout = 0")
+    for name in _CHANGES:
+        if kwargs.get(name) is not None and kwargs[name] is not False:
+            raise ValueError(f"{who}: {name} is not computed by StarTrail")
+    if key.shape[2] != query.shape[2]:
+        raise ValueError(f"{who}: {query.shape[2]} queries on {key.shape[2]} keys, by a cache or cross attention; set "
+                         "use_cache=False")
+    causal = bool(getattr(module, "is_causal", True)) if is_causal is None else is_causal
+    window = sliding_window or 0
+    if window and not causal:
+        window += 1  # transformers' two-sided window holds both ends
+    out = attention(query, key, value, startrail.options(causal, window, scaling), startrail.group)
+    return out.transpose(1, 2), None
+
+
+def attention_mask(*_args: Any, mask_function: Any = causal_mask_function,
+                   attention_mask: Optional[torch.Tensor] = None, local_size: Optional[int] = None, config: Any = None,
+                   **_kwargs: Any) -> None:
+    """Makes no mask; refuses those that a layer's own arguments do not say."""
+    if attention_mask is not None and not torch.compiler.is_compiling() and not bool(attention_mask.all()):
+        raise ValueError("attention_mask has padding: give the model startrail.shard(batch, ...), which packs it")
+    kinds = set(getattr(config, "layer_types", None) or ()) - {"full_attention", "sliding_attention"}
+    if kinds:
+        raise ValueError(f"layers of kind {', '.join(sorted(kinds))} mix tokens in a way that StarTrail does not split")
+    if local_size is None and mask_function not in (causal_mask_function, bidirectional_mask_function):
+        raise ValueError("the model lays more over its causal mask, such as packed positions or blocks of images: give "
+                         "documents= to startrail.shard")
+
+
+AttentionInterface.register("startrail", attention_forward)
+AttentionMaskInterface.register("startrail", attention_mask)
+
+
+class _Loader(DataLoader):  # type: ignore[type-arg]
+    """Trainer tells it the epoch."""
+
+    def set_epoch(self, epoch: int) -> None:
+        if isinstance(self.sampler, DistributedSampler):
+            self.sampler.set_epoch(epoch)
+
+
+class Trainer(transformers.Trainer):
+    """transformers' Trainer with every sequence split over ranks: losses and gradient norms are those of one process.
+
+    `mesh` has the dimensions "dp" and "cp", or "cp" alone; without it all ranks share each sequence. Batches are per dp
+    rank. The model needs attn_implementation="startrail" and use_cache=False.
+
+    >>> startrail.transformers.Trainer(model=model, args=args, train_dataset=data, mesh=mesh).train()
+    """
+
+    def __init__(self, *args: Any, mesh: Optional[DeviceMesh] = None, grid: str = GRID, layout: str = LAYOUT,
+                 **kwargs: Any) -> None:
+        if not dist.is_initialized():
+            raise ValueError("there is no process group yet: start with torchrun, and call "
+                             "torch.distributed.init_process_group before making the Trainer")
+        names = mesh.mesh_dim_names or () if mesh is not None else ()
+        if mesh is not None and ("cp" not in names or not set(names) <= {"dp", "cp"}):
+            raise ValueError(f"a mesh with dimensions {', '.join(names) or 'without names'}: name them dp and cp, or cp")
+        self._context = process_group(mesh["cp"] if mesh is not None else None)
+        self._data = process_group(mesh["dp"]) if mesh is not None and "dp" in names else None
+        self._split = {"grid": grid, "layout": layout}
+        super().__init__(*args, **kwargs)
+        if self.args.parallelism_config is not None:
+            raise ValueError("parallelism_config would split sequences a second time: leave it out")
+        if self.label_smoother is not None or self.compute_metrics is not None:
+            raise ValueError("label smoothing and compute_metrics need whole sequences: leave them out")
+
+    def _loader(self, dataset: Dataset[Any], batch: int, shuffle: bool) -> DataLoader[Any]:
+        replicas, rank = (self._data.size(), self._data.rank()) if self._data is not None else (1, 0)
+        seed = self.args.data_seed if self.args.data_seed is not None else self.args.seed
+        sampler: DistributedSampler[Any] = DistributedSampler(dataset, replicas, rank, shuffle=shuffle, seed=seed)
+        return _Loader(dataset, batch_size=batch, sampler=sampler, collate_fn=self.data_collator,
+                       drop_last=self.args.dataloader_drop_last, num_workers=self.args.dataloader_num_workers)
+
+    def get_train_dataloader(self) -> DataLoader[Any]:
+        """Every rank of a context group gets the same batches and takes its tokens of them."""
+        if self.train_dataset is None:
+            raise ValueError("Trainer: training requires a train_dataset")
+        strategy = getattr(self.args, "train_sampling_strategy", "random")
+        if strategy not in ("random", "sequential"):
+            raise ValueError(f"train_sampling_strategy {strategy} is not supported; valid: random, sequential")
+        return self._loader(self.train_dataset, self.args.per_device_train_batch_size, strategy == "random")
+
+    def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader[Any]:
+        dataset = self.eval_dataset if eval_dataset is None else eval_dataset
+        if isinstance(dataset, dict) or isinstance(eval_dataset, str):
+            raise ValueError("several eval_datasets are not supported: evaluate them one by one")
+        return self._loader(dataset, self.args.per_device_eval_batch_size, False)
+
+    def _get_num_items_in_batch(self, batch_samples: list[Any], device: torch.device) -> torch.Tensor:
+        """Trainer would count each label once for each rank."""
+        count = sum((count_labels(one) for one in batch_samples), torch.zeros((), dtype=torch.int64)).to(device)
+        if self._data is not None:
+            dist.all_reduce(count, group=self._data)
+        return count
+
+    def _prepare_inputs(self, inputs: dict[str, Any]) -> dict[str, Any]:
+        part = shard(super()._prepare_inputs(inputs), self._context, **self._split)
+        part.pop("num_items_in_batch", None)  # Trainer brings that of all batches of a step
+        return part
+
+    def prediction_step(self, model: Any, inputs: dict[str, Any], prediction_loss_only: bool,
+                        ignore_keys: Optional[list[str]] = None) -> tuple[Optional[torch.Tensor], None, None]:
+        """The loss of a whole batch, on every rank."""
+        count = count_labels(inputs)
+        with torch.no_grad(), self.compute_loss_context_manager():
+            loss = model(**self._prepare_inputs(inputs), num_items_in_batch=count).loss.detach()
+        dist.all_reduce(loss, group=self._context)
+        return loss, None, None

@@ -1,0 +1,96 @@
+"""Ranks that refuse, differ, die or fall silent. Each returns what its call raised: the type's names, the text, and how
+long it took."""
+import os
+import signal
+import time
+
+import torch
+import torch.distributed as dist
+
+import startrail as st
+
+TOKENS = 97
+
+
+def call(tokens=TOKENS, grid="startrail:2", backward=False, **change):
+    mine = st.positions(tokens)
+    q = torch.ones(1, 4, len(mine), 16, requires_grad=backward)
+    out = st.attention(q, q, q, st.AttentionOptions(grid, tokens, mask=st.Mask(causal=True), **change))
+    if backward:
+        out.sum().backward()
+    return out
+
+
+def raised(body):
+    start = time.monotonic()
+    try:
+        body()
+    except Exception as error:  # noqa: BLE001
+        return {"types": [base.__name__ for base in type(error).__mro__], "text": str(error).split("\n")[0],
+                "seconds": time.monotonic() - start, "is_cluster_error": isinstance(error, st.ClusterError)}
+    return None
+
+
+def refusals():
+    """One rank only: an error on all of them, and then they go on."""
+    rank, found = dist.get_rank(), []
+    q = torch.ones(1, 4, len(st.positions(TOKENS)), 16)
+    options = lambda **change: st.AttentionOptions(**{**dict(grid="ring", tokens=TOKENS), **change})
+    found.append(raised(lambda: st.attention(q, q, q, options(grid="startrail:3" if rank == 2 else "ring"))))
+    found.append(raised(lambda: st.attention(q, q, q, options(scale=0.5 if rank == 1 else 0.25))))
+    found.append(raised(lambda: st.attention(q, q, q, options(layout="spiral"))))
+    narrow = q[..., :8] if rank == 3 else q
+    found.append(raised(lambda: st.attention(narrow, narrow, narrow, options())))
+    call()  # all is well again
+    return found
+
+
+def wrong_length_of_a_known_call():
+    """What one rank alone can refuse, in a call that all know."""
+    call()
+    mine = len(st.positions(TOKENS)) + (dist.get_rank() == 2)
+    q = torch.ones(1, 4, mine, 16)
+    return raised(lambda: st.attention(q, q, q, st.AttentionOptions("startrail:2", TOKENS, mask=st.Mask(causal=True))))
+
+
+def known_against_new():
+    call()
+    return raised(lambda: call(grid="ring") if dist.get_rank() == 2 else call())
+
+
+def known_against_known():
+    call()
+    call(grid="ring")
+    return raised(lambda: call(grid="ring") if dist.get_rank() == 2 else call())
+
+
+def one_call_less():
+    """A rank that goes its own way, as with a loss that it alone skips."""
+    call()
+    return raised(lambda: time.sleep(20) if dist.get_rank() == 1 else call())
+
+
+def dies(number, backward=True):
+    """Rank 2 ends in the middle of many calls."""
+    call(backward=backward)
+    if dist.get_rank() == 2:
+        for _ in range(20):
+            call(backward=backward)
+        os.kill(os.getpid(), getattr(signal, number))
+    def many():
+        for _ in range(100000):
+            call(backward=backward)
+    found = raised(many)
+    again = raised(call)
+    return found, again
+
+
+def computes_long():
+    """Three ranks wait for one that computes for longer than the timeout."""
+    tokens = 9000
+    lengths = (tokens - 3, 1, 1, 1)
+    q = torch.randn(1, 8, lengths[dist.get_rank()], 64)
+    start = time.monotonic()
+    out = st.attention(q, q, q, st.AttentionOptions("ring", tokens, lengths=lengths))
+    assert out.isfinite().all()
+    return time.monotonic() - start

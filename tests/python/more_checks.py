@@ -1,0 +1,342 @@
+"""What `make test-python` compares beside checks.py: more models, trainers, compilers, and the ways that are wrong."""
+import os
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from checks import (TOKENS, compare, diffusers_case, expect, make_batch, make_model, model_case, split, sum_gradients,
+                    wan_model, worst)
+
+import startrail as st
+
+
+def more_models():
+    cases = (("startrail:2", "zigzag"), ("auto", "striped"))
+    return {
+        "qwen2": model_case("Qwen2", cases=cases),
+        "qwen3": model_case("Qwen3", dict(head_dim=16), cases),
+        "mistral": model_case("Mistral", dict(head_dim=16, sliding_window=11), cases),
+        "wan": diffusers_case(wan_model, ("startrail:2", "ring")),
+        "flux own ring": diffusers_case(__import__("checks").flux_model, ("startrail:2", None)),
+    }
+
+
+def checkpoints():
+    """Both kinds give the same gradients; with our contexts attention runs once a layer."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Count(TorchDispatchMode):
+        forwards = 0
+
+        def __torch_dispatch__(self, op, types, args=(), kwargs=None):
+            self.forwards += op is torch.ops.startrail.attention_forward.default
+            return op(*args, **(kwargs or {}))
+
+    ran = {}
+    for title, how in (("full", {}), ("reentrant", dict(use_reentrant=True)),
+                       ("ours", dict(context_fn=st.checkpoint_contexts))):
+        def prepare(model, how=how):
+            model.train().gradient_checkpointing_enable(dict(use_reentrant=False) | how)
+        with Count() as count:
+            model_case(cases=(("startrail:2", "zigzag"),), prepare=prepare)
+        ran[title] = count.forwards
+    assert ran["ours"] == 3 and ran["full"] == 6, ran
+    return ran
+
+
+def naive():
+    """Plausible losses, wrong gradients: what shard is for."""
+    batch = make_batch()
+    want = make_model("Llama", "sdpa")
+    loss = want(**batch).loss
+    loss.backward()
+
+    def gradients(change, scale=1.0):
+        part = st.shard(batch, grid="ring")
+        change(part)
+        model = make_model("Llama", "startrail")
+        out = model(**part).loss
+        torch.nan_to_num(out * scale, 0.0).backward()
+        sum_gradients(model)
+        return worst((a.grad, b.grad) for a, b in zip(model.parameters(), want.parameters()))
+
+    def shifted_inside(part):
+        del part["shift_labels"]
+        part["labels"] = batch["labels"].index_select(1, st.positions(TOKENS))
+
+    return {"right": gradients(lambda part: None),
+            "mean of means": gradients(lambda part: part.pop("num_items_in_batch"), 1 / dist.get_world_size()),
+            "labels shifted inside": gradients(shifted_inside),
+            "no positions": gradients(lambda part: part.pop("position_ids"))}
+
+
+def refusals():
+    """Everything that would be silently wrong, on all ranks: the texts."""
+    import transformers
+    import startrail.transformers as stt
+    batch, part = make_batch(), lambda: st.shard(make_batch())
+    small = dict(vocab_size=101, hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4,
+                 num_key_value_heads=2, head_dim=16, attn_implementation="startrail")
+
+    def model(kind, **change):
+        torch.manual_seed(0)
+        return getattr(transformers, f"{kind}ForCausalLM")(getattr(transformers, f"{kind}Config")(**{**small, **change}))
+
+    def any_model(body):
+        stt.allow_any_model = True
+        try:
+            return body()
+        finally:
+            stt.allow_any_model = False
+
+    q = torch.ones(1, 4, len(st.positions(TOKENS)), 16)
+    options = st.AttentionOptions(tokens=TOKENS)
+    llama = make_model("Llama", "startrail")
+    mask = torch.ones(2, TOKENS, dtype=torch.long)
+    mask[0, 90:] = 0
+    bodies = {
+        "whole batch": lambda: llama(**batch),
+        "generate": lambda: llama.generate(batch["input_ids"][:, :8], max_new_tokens=2),
+        "padding given to the model": lambda: llama(**{**part(), "attention_mask": mask[:, :len(st.positions(TOKENS))]}),
+        "dropout": lambda: make_model("Llama", "startrail", attention_dropout=0.1).train()(**part()),
+        "rope": lambda: make_model("Llama", "startrail", rope_parameters=dict(
+            rope_type="dynamic", factor=2.0, rope_theta=1e4))(**part()),
+        "softcap": lambda: any_model(lambda: model("Gemma2")(**part(), use_cache=False)),
+        "sinks": lambda: any_model(lambda: model("GptOss", num_local_experts=2)(**part(), use_cache=False)),
+        "not compared": lambda: model("Gemma")(**part(), use_cache=False),
+        "cache": lambda: llama(**part(), use_cache=True, past_key_values=_cache(llama, part())),
+        "mask of pairs": lambda: st.shard(dict(batch, attention_mask=torch.ones(2, 1, TOKENS, TOKENS))),
+        "padding and documents": lambda: st.shard(dict(batch, attention_mask=mask), documents=(50, 47)),
+        "documents": lambda: st.shard(batch, documents=(50, 46)),
+        "no input": lambda: st.shard(dict(labels=batch["labels"])),
+        "gather": lambda: st.gather(torch.ones(1, len(st.positions(TOKENS)), requires_grad=True), TOKENS),
+        "vmap": lambda: torch.func.vmap(lambda x: st.attention(x, x, x, options))(q[None]),
+        "func.grad": lambda: torch.func.grad(lambda x: st.attention(x, x, x, options).sum())(q),
+        "half": lambda: st.attention(q.half(), q.half(), q.half(), options),
+        "double backward": lambda: _double_backward(q, options),
+    }
+    found = {}
+    for name, body in bodies.items():
+        try:
+            body()
+            found[name] = "NOT REFUSED"
+        except (ValueError, RuntimeError) as error:
+            found[name] = f"{type(error).__name__}: {str(error).splitlines()[0]}"
+    return found
+
+
+def _cache(model, part):
+    from transformers import DynamicCache
+    cache = DynamicCache(config=model.config)
+    width = model.config.hidden_size // model.config.num_attention_heads
+    for layer in range(model.config.num_hidden_layers):
+        cache.update(torch.zeros(2, 2, 3, width), torch.zeros(2, 2, 3, width), layer)
+    return cache
+
+
+def _double_backward(q, options):
+    q = q.clone().requires_grad_()
+    (grad,) = torch.autograd.grad(st.attention(q, q, q, options).square().sum(), q, create_graph=True)
+    grad.sum().backward()
+
+
+def autocast():
+    """Operands in autocast's type, as for PyTorch's own attention."""
+    q = torch.randn(1, 4, len(st.positions(TOKENS)), 16, requires_grad=True)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        out = st.attention(q, q, q, st.AttentionOptions(tokens=TOKENS))
+        assert out.dtype == F.scaled_dot_product_attention(q, q, q).dtype == torch.bfloat16
+    out.float().sum().backward()
+    assert q.grad.dtype == torch.float32 and q.grad.isfinite().all()
+
+
+def context_parallel():
+    """torch's signature, SDPA inside a model of one's own."""
+    torch.manual_seed(0)
+    x, w = torch.randn(2, TOKENS, 64), torch.randn(64, 64, requires_grad=True)
+
+    def loss_of(x, y):
+        heads = (x @ w).view(2, -1, 4, 16).transpose(1, 2)
+        out = F.scaled_dot_product_attention(heads, heads, heads, is_causal=True)
+        return (out.transpose(1, 2).flatten(2) - y).square().sum() / (2 * TOKENS)
+
+    y = torch.randn(2, TOKENS, 64)
+    loss = loss_of(x, y)
+    (want,) = torch.autograd.grad(loss, w)
+    before = x.clone()
+    with st.context_parallel(None, buffers=[x, y], buffer_seq_dims=[1, 1], no_restore_buffers={y}, grid="startrail:2"):
+        assert x.shape[1] == len(st.positions(TOKENS))
+        part = loss_of(x, y)
+        (have,) = torch.autograd.grad(part, w)
+    assert torch.equal(x, before) and y.shape[1] == len(st.positions(TOKENS))
+    dist.all_reduce(have)
+    total = part.detach()
+    dist.all_reduce(total)
+    expect("loss", abs(total.item() - loss.item()) / loss.item(), 1e-6)
+    return expect("context_parallel", worst([(have, want)]), 5e-6)
+
+
+class Rows(torch.utils.data.Dataset):
+    def __len__(self):
+        return 16
+
+    def __getitem__(self, i):
+        ids = torch.randint(0, 101, (TOKENS,), generator=torch.Generator().manual_seed(i))
+        labels = ids.clone()
+        labels[:60 + i] = -100
+        return dict(input_ids=ids, labels=labels)
+
+
+def trained(trainer, model, folder, **more):
+    """4 steps of 2 batches with clipping, then an evaluation: losses, gradient norms, weights."""
+    import transformers
+    arguments = transformers.TrainingArguments(
+        folder, per_device_train_batch_size=2, gradient_accumulation_steps=2, max_steps=4, learning_rate=1e-2,
+        optim="sgd", lr_scheduler_type="constant", logging_steps=1, report_to=[], save_strategy="no", use_cpu=True,
+        max_grad_norm=1.0, disable_tqdm=True, train_sampling_strategy="sequential", eval_strategy="steps", eval_steps=4,
+        per_device_eval_batch_size=2, prediction_loss_only=True)
+    one = trainer(model=model, args=arguments, train_dataset=Rows(), eval_dataset=Rows(), **more)
+    one.train()
+    return ([(row.get("loss"), row.get("grad_norm"), row.get("eval_loss")) for row in one.state.log_history],
+            {name: value.detach().clone() for name, value in one.model.state_dict().items()})
+
+
+def trainer(folder):
+    import startrail.transformers
+    return trained(startrail.transformers.Trainer, make_model("Llama", "startrail"), f"{folder}/{dist.get_rank()}",
+                   grid="startrail:2")
+
+
+def trainer_alone(folder):
+    """transformers' own, in one process that it does not take for a rank."""
+    import transformers
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
+        os.environ.pop(name, None)
+    dist.destroy_process_group()
+    found = trained(transformers.Trainer, make_model("Llama", "sdpa"), folder)
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    return found
+
+
+def data_parallel():
+    """DDP x context and FSDP2 x context on 2 x 2 ranks."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+    from torch.nn.parallel import DistributedDataParallel
+    batch, world = make_batch(), dist.get_world_size()
+    want = make_model("Llama", "sdpa")
+    loss = want(**batch).loss
+    loss.backward()
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "cp"))
+    row = mesh["dp"].get_local_rank()
+    part = st.shard({key: value[row:row + 1] for key, value in batch.items()}, mesh["cp"],
+                    data_group=mesh["dp"].get_group())
+    model = make_model("Llama", "startrail")
+    out = DistributedDataParallel(model)(**part).loss
+    (out * world).backward()
+    ddp = compare("DDP x CP", model, want, loss, out)
+    model = make_model("Llama", "startrail")
+    both = mesh._flatten("dp_cp")
+    for layer in model.model.layers:
+        fully_shard(layer, mesh=both)
+    fully_shard(model, mesh=both)
+    out = model(**part).loss
+    (out * world).backward()
+    pairs = [(a.grad.full_tensor(), b.grad) for a, b in zip(model.parameters(), want.parameters())]
+    return ddp, expect("FSDP2 x CP", worst(pairs), 5e-6)
+
+
+def compiled(backend):
+    """No graph break, gradients of one process, and one graph for several lengths."""
+    import torch._dynamo as dynamo
+    torch.manual_seed(0)
+    seen = []
+
+    def spy(graph, example):
+        seen.append([str(node.target) for node in graph.graph.nodes if "startrail" in str(node.target)])
+        return graph
+
+    model = make_model("Llama", "startrail")
+    torch.compile(model, backend=spy, fullgraph=True)(**st.shard(make_batch(), grid="startrail:2"))
+    assert len(seen) == 1 and len(seen[0]) == 3, seen
+    dynamo.reset()
+    batch = make_batch()
+    want = make_model("Llama", "sdpa")
+    loss = want(**batch).loss
+    loss.backward()
+    errors = {}
+    for grid in ("startrail:2", "ulysses"):
+        model = make_model("Llama", "startrail", num_hidden_layers=3)
+        out = torch.compile(model, backend=backend, fullgraph=True)(**st.shard(batch, grid=grid)).loss
+        out.backward()
+        sum_gradients(model)
+        errors[grid] = compare(f"{backend} {grid}", model, want, loss, out)
+        dynamo.reset()
+    errors["two"] = two_attentions(backend)
+    dynamo.reset()
+    if backend == "aot_eager":
+        function = torch.compile(lambda x, n: st.attention(x, x, x, st.AttentionOptions("ring", n)), backend=backend,
+                                 fullgraph=True, dynamic=True)
+        for tokens in (97, 131, 64):
+            x = torch.randn(1, 2, len(st.positions(tokens)), 16)
+            assert torch.equal(function(x, tokens), st.attention(x, x, x, st.AttentionOptions("ring", tokens)))
+    return errors
+
+
+def two_attentions(backend):
+    """Two that do not depend on each other, on parts of different lengths: the same order on all ranks."""
+    torch.manual_seed(dist.get_rank())
+    layout = dict(lengths=(60, 5, 12, 20))
+    options = st.AttentionOptions("startrail:2", TOKENS, **layout)
+    causal = st.AttentionOptions("startrail:2", TOKENS, mask=st.Mask(causal=True), **layout)
+
+    def body(a, b, c):
+        one = st.attention(a, a, a, options)
+        two = st.attention(b, b, b, options)
+        return one * 2, two.sin(), st.attention(c, c, c, causal)
+
+    count = len(st.positions(TOKENS, **layout))
+    inputs = [torch.randn(1, 2, count, 16, requires_grad=True) for _ in range(3)]
+    results = []
+    for function in (body, torch.compile(body, backend=backend, fullgraph=True)):
+        for _ in range(3):
+            out = function(*inputs)
+            sum(one.sum() for one in out).backward()
+            results.append([*(one.detach() for one in out), *(one.grad for one in inputs)])
+            for one in inputs:
+                one.grad = None
+    return expect("two attentions", max(worst(zip(have, results[0])) for have in results[1:]), 1e-6)
+
+
+def opcheck():
+    """torch's own checks of operators: schema, fake tensors, autograd, aot; also with heads in the grid."""
+    found = []
+    name = dist.group.WORLD.group_name
+    for grid, batch, first in (("ring", 1, True), ("startrail:2", 2, False), ("ulysses", 2, True), ("usp:2", 1, False)):
+        count = len(st.positions(TOKENS))
+        make = lambda h: (torch.randn(batch, h, count, 16) if first else torch.randn(batch, count, h, 16).transpose(1, 2))
+        q, k, v = (make(h).requires_grad_() for h in (4, 2, 2))
+        arguments = (q, k, v, name, grid, "zigzag", TOKENS, 0, [], [], True, 0, [], 0, 0, 0.0, "auto", "auto")
+        found.append(torch.library.opcheck(torch.ops.startrail.attention_forward.default, arguments))
+    assert all(value == "SUCCESS" for one in found for value in one.values()), found
+    return found
+
+
+def host_cost():
+    """Seconds of a call of one token on a group of one, and of PyTorch's own."""
+    import time
+    group = dist.new_subgroups(1)[0]
+    q = torch.randn(1, 1, 1, 16)
+    options = st.AttentionOptions("ring", 1)
+    bodies = {"startrail": lambda: st.attention(q, q, q, options, group),
+              "sdpa": lambda: F.scaled_dot_product_attention(q, q, q)}
+    times = {name: [] for name in bodies}
+    for _ in range(9):
+        for name, body in bodies.items():
+            for _ in range(50):
+                body()
+            start = time.perf_counter()
+            for _ in range(300):
+                body()
+            times[name].append((time.perf_counter() - start) / 300)
+    return {name: sorted(values)[4] for name, values in times.items()}

@@ -1,0 +1,168 @@
+#!/usr/bin/env python3
+"""All of the Python package: models, trainers, compilers, faults, examples, installing. usage: python_long.py <build>
+[unittest's]"""
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+BUILD = os.path.abspath(sys.argv.pop(1))
+os.environ["PYTHONPATH"] = os.pathsep.join([os.path.join(BUILD, "python"), os.environ.get("PYTHONPATH", "")])
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import ranks  # noqa: E402
+
+
+def show(name, value):
+    print(f"  {name}: {json.dumps(value, default=str)}", flush=True)
+
+
+class Models(unittest.TestCase):
+    def test_more_models(self):
+        show("errors", ranks.run("more_checks", "more_models")[0])
+
+    def test_checkpoints(self):
+        show("attention ran", ranks.run("more_checks", "checkpoints")[0])
+
+    def test_the_naive_ways_are_wrong(self):
+        found = ranks.run("more_checks", "naive")[0]
+        show("errors", found)
+        self.assertLess(found.pop("right"), 5e-6)
+        for name, error in found.items():
+            self.assertGreater(error, 0.1, name)
+
+    def test_refusals(self):
+        found = ranks.run("more_checks", "refusals")
+        for one in found:
+            self.assertEqual(one, found[0])
+        expected = {
+            "whole batch": "no sequence came along", "generate": "no sequence came along",
+            "padding given to the model": "has padding", "dropout": "attention dropout 0.1", "rope": "rope dynamic",
+            "softcap": "softcap is not computed", "sinks": "s_aux is not computed", "not compared": "type gemma were not",
+            "cache": "use_cache=False", "mask of pairs": "is no mask of tokens",
+            "padding and documents": "give one of them", "documents": "do not add up", "no input": "neither input_ids",
+            "gather": "has no gradient", "vmap": "cannot be transformed", "func.grad": "cannot be transformed",
+            "half": "valid types: float32, bfloat16, float64", "double backward": "not"}
+        self.assertEqual(set(found[0]), set(expected))
+        for name, part in expected.items():
+            self.assertIn(part, found[0][name], name)
+
+    def test_autocast_and_context_parallel(self):
+        ranks.run("more_checks", "autocast")
+        show("context_parallel", ranks.run("more_checks", "context_parallel")[0])
+
+    def test_data_parallel(self):
+        show("errors", ranks.run("more_checks", "data_parallel")[0])
+
+    def test_trainer(self):
+        with tempfile.TemporaryDirectory() as folder:
+            (want, weights), = ranks.run("more_checks", "trainer_alone", world=1, folder=folder)
+            for have, split_weights in ranks.run("more_checks", "trainer", folder=folder):
+                self.assertEqual(len(have), len(want))
+                for mine, theirs in zip(have, want):
+                    for a, b in zip(mine, theirs):
+                        self.assertEqual(a is None, b is None)
+                        if a is not None:
+                            self.assertLess(abs(a - b), 2e-5 * abs(b), (have, want))
+                for name, value in weights.items():
+                    self.assertLess((value - split_weights[name]).abs().max().item(), 1e-6)
+            show("losses, norms", have)
+
+
+class Compilers(unittest.TestCase):
+    def test_opcheck(self):
+        ranks.run("more_checks", "opcheck")
+
+    def test_aot_eager(self):
+        show("errors", ranks.run("more_checks", "compiled", backend="aot_eager", seconds=900)[0])
+
+    def test_inductor(self):
+        show("error of two attentions", ranks.run("more_checks", "two_attentions", backend="inductor", seconds=900)[0])
+
+
+class Faults(unittest.TestCase):
+    def faults(self, function, expect=(), timeout_s=4, **arguments):
+        return ranks.Ranks("faults", function, world=4, timeout_s=timeout_s, **arguments).wait(90, expect)
+
+    def check_all_raised(self, found, parts, limit=8):
+        for result in found:
+            error = result["value"]
+            self.assertTrue(error["is_cluster_error"], error)
+            self.assertLess(error["seconds"], limit)
+            for part in parts:
+                self.assertIn(part, error["text"])
+
+    def test_known_against_new(self):
+        found = self.faults("known_against_new")
+        self.check_all_raised(found, ["rank 2", "grid ring", "grid startrail:2"])
+
+    def test_known_against_known(self):
+        found = self.faults("known_against_known")
+        self.check_all_raised(found, ["rank 2", "grid ring", "grid startrail:2"])
+
+    def test_one_call_less(self):
+        found = self.faults("one_call_less")
+        self.check_all_raised([found[0], *found[2:]], ["rank 1 was in none"])
+
+    def test_a_wrong_length_of_one_rank(self):
+        found = self.faults("wrong_length_of_a_known_call")
+        self.assertEqual(found[2]["value"]["types"][0], "ValueError")
+        self.check_all_raised([found[0], found[1], found[3]], ["rank 2 failed: q holds"])
+
+    def test_a_dead_rank_is_named(self):
+        for number in ("SIGKILL", "SIGSEGV"):
+            for _ in range(5):
+                found = self.faults("dies", expect=(2,), number=number)
+                for rank in (0, 1, 3):
+                    first, again = found[rank]["value"]
+                    self.assertTrue(first["is_cluster_error"])
+                    self.assertIn("rank 2", first["text"])
+                    self.assertEqual(again["text"], first["text"])
+
+    def test_a_stopped_rank_is_named(self):
+        job = ranks.Ranks("faults", "dies", world=4, timeout_s=4, number="SIGSTOP")
+        for rank in (0, 1, 3):
+            job.processes[rank].wait(60)
+        job.signal(2)
+        found = job.wait(30, expect=(2,))
+        for rank in (0, 1, 3):
+            self.assertIn("rank 2", found[rank]["value"][0]["text"])
+            self.assertLess(found[rank]["value"][0]["seconds"], 30)
+
+    def test_a_rank_that_computes_is_not_dead(self):
+        seconds = ranks.run("faults", "computes_long", timeout_s=2, seconds=120)
+        self.assertGreater(max(seconds), 2.5)
+
+
+class Package(unittest.TestCase):
+    def run_in(self, *command, **options):
+        done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, **options)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        return done.stdout
+
+    def test_examples(self):
+        for example in sorted((ROOT / "examples/python").glob("*.py")):
+            self.assertLess(len(example.read_text().splitlines()), 60, example)
+            command = [sys.executable]
+            if "torchrun" in example.read_text():
+                command += ["-m", "torch.distributed.run", "--nproc-per-node", "4"]
+            out = self.run_in(*command, str(example), env=dict(os.environ, ACCELERATE_USE_CPU="true"))
+            show(example.name, out.strip().splitlines()[-1])
+
+    def test_the_command(self):
+        self.assertIn("usage", self.run_in(sys.executable, "-m", "startrail", "--help").lower())
+
+    def test_types_and_lint(self):
+        self.run_in(sys.executable, "-m", "mypy")
+        self.run_in(sys.executable, "-m", "ruff", "check", "python", "examples/python")
+
+    def test_host_cost(self):
+        found = ranks.run("more_checks", "host_cost", world=1)[0]
+        show("us a call", {name: round(1e6 * value, 1) for name, value in found.items()})
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
