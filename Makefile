@@ -1,7 +1,7 @@
 # The everyday commands. Each does what it needs first, so `make run` works in a fresh clone.
 # TORCH_DIR=<torch folder> uses an installed torch instead of the one in .venv.
 .DEFAULT_GOAL := help
-.PHONY: help setup program build run run-dit test test-long test-hosts test-sanitizers test-asan test-tsan test-all \
+.PHONY: help setup program build python run run-dit test test-long test-hosts test-python test-sanitizers test-asan test-tsan test-all \
   bench check format clean
 
 # Paths are relative to this file, also when another Makefile includes or calls it.
@@ -27,6 +27,9 @@ program: ## build/startrail alone; installs only what that takes
 build: setup ## build/startrail and the tests
 	@$(call build_preset,release,ON)
 
+python: program ## the Python package, in build/python (PYTHONPATH=build/python); `pip install .` installs it
+	@$(call build_preset,release,OFF,startrail_python)
+
 run: program ## try it: train a small GPT on this source tree, its sequence split over 8 ranks of this machine
 	@$(call show,rm -rf runs/quickstart && build/startrail train examples/configs/quickstart.toml)
 
@@ -43,6 +46,10 @@ test-long: build ## the long tests
 test-hosts: build ## ranks as processes: kills, stops, cuts, real launchers; as root it installs those that are missing
 	cd $(root) && ctest --preset hosts
 
+test-python: build ## the Python package: models, trainers, compilers, faults, examples, installing
+	@$(root)scripts/setup python
+	cd $(root) && ctest --preset python
+
 test-sanitizers: test-asan test-tsan ## the two below
 
 test-asan: setup ## layout, plan, run and train under the sanitizers of memory and of undefined behaviour
@@ -53,7 +60,7 @@ test-tsan: setup ## run and train under the sanitizer of threads
 	@$(call build_preset,tsan,ON)
 	cd $(root) && ctest --preset tsan
 
-test-all: test test-long test-hosts test-sanitizers ## all of these
+test-all: test test-long test-hosts test-python test-sanitizers ## all of these
 
 bench: program ## the benchmarks: attention over ranks, its kernel, training steps, tokenizing
 	cd $(root) && bench/run

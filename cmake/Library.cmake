@@ -88,6 +88,19 @@ function(startrail_hosts_tests)
   endforeach()
 endfunction()
 
+# startrail_python_tests(): tests/python/, where the Python package runs on ranks that are processes.
+function(startrail_python_tests)
+  if(NOT STARTRAIL_TESTS OR NOT TARGET startrail_python)
+    return()
+  endif()
+  cmake_path(GET STARTRAIL_TORCH_USED PARENT_PATH packages)
+  foreach(part python_fast python_long)
+    add_test(NAME ${part} COMMAND ${PROJECT_SOURCE_DIR}/.venv/bin/python tests/python/${part}.py ${PROJECT_BINARY_DIR}
+             WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
+    set_tests_properties(${part} PROPERTIES LABELS ${part} RUN_SERIAL TRUE ENVIRONMENT PYTHONPATH=${packages})
+  endforeach()
+endfunction()
+
 # startrail_command(LINKS <targets>): cli/ as the library startrail_cli, which tests call, and the program `startrail`, at
 # the top of the build folder.
 function(startrail_command)

@@ -2,6 +2,7 @@
 
     torchrun --nproc-per-node 4 examples/python/ddp_loop.py
 """
+import startrail.transformers
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
@@ -9,7 +10,6 @@ from torch.nn.parallel import DistributedDataParallel
 from transformers import LlamaConfig, LlamaForCausalLM
 
 import startrail
-import startrail.transformers
 
 dist.init_process_group("gloo")
 world = dist.get_world_size()

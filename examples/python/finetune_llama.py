@@ -4,11 +4,10 @@
 """
 import tempfile
 
+import startrail.transformers
 import torch
 import torch.distributed as dist
 from transformers import LlamaConfig, LlamaForCausalLM, TrainingArguments
-
-import startrail.transformers
 
 
 class Bytes(torch.utils.data.Dataset):

@@ -2,11 +2,10 @@
 
     torchrun --nproc-per-node 4 examples/python/flux_step.py
 """
+import startrail.diffusers
 import torch
 import torch.distributed as dist
 from diffusers import ContextParallelConfig, FluxTransformer2DModel
-
-import startrail.diffusers
 
 dist.init_process_group("gloo")
 if torch.accelerator.device_count() == 0:

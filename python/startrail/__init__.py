@@ -6,10 +6,21 @@
 
 Names are those of the C++ library, which does the work; docs/python.md says the rest.
 """
-from ._library import ClusterError, version as __version__
-from ._attention import (AttentionOptions, Mask, attention, checkpoint_contexts, gather, plan, positions, sent_bytes,
-                         Plan, PassCost)
+from ._attention import (
+                         AttentionOptions,
+                         Mask,
+                         PassCost,
+                         Plan,
+                         attention,
+                         checkpoint_contexts,
+                         gather,
+                         plan,
+                         positions,
+                         sent_bytes,
+)
 from ._batch import Sequence, context_parallel, shard
+from ._library import ClusterError
+from ._library import version as __version__
 from ._runs import Run, load_run
 
 __all__ = ["AttentionOptions", "ClusterError", "Mask", "PassCost", "Plan", "Run", "Sequence", "__version__", "attention",

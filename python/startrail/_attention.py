@@ -5,7 +5,8 @@ import dataclasses
 import functools
 import json
 from collections.abc import Callable, Sequence
-from typing import Any, ContextManager, Union
+from contextlib import AbstractContextManager
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -14,11 +15,13 @@ from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint
 
 from ._library import ops
 
-GroupLike = Union[dist.ProcessGroup, DeviceMesh, str, None]
+GroupLike = dist.ProcessGroup | DeviceMesh | str | None
 Piece = tuple[int, int, int]
 """first, count, stride: the tokens first, first + stride, ..."""
 
 GRID, LAYOUT = "auto", "zigzag"  # everywhere the same defaults
+
+_forward = ops.attention_forward.default
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,15 +96,28 @@ def group_name(group: GroupLike) -> str:
 
 
 def process_group(group: GroupLike) -> dist.ProcessGroup:
-    return dist.distributed_c10d._resolve_process_group(group_name(group))
+    found: dist.ProcessGroup = torch._C._distributed_c10d._resolve_process_group(
+        group_name(group))  # type: ignore[arg-type]
+    return found
 
 
-def _arguments(options: AttentionOptions, group: str) -> tuple[Any, ...]:
+def _arguments(options: AttentionOptions) -> tuple[Any, ...]:
     mask = options.mask or Mask()
     layout, pieces = layout_arguments(options.layout, options.lengths, options.pieces)
     _, key_pieces = layout_arguments(options.layout, options.key_lengths, options.key_pieces)
-    return (group, options.grid, layout, options.tokens, options.key_tokens, pieces, key_pieces, mask.causal, mask.window,
+    return (options.grid, layout, options.tokens, options.key_tokens, pieces, key_pieces, mask.causal, mask.window,
             list(mask.documents), mask.prefix, mask.padding, options.scale, options.backward, options.kernel)
+
+
+def _kept_arguments(options: AttentionOptions) -> tuple[Any, ...]:
+    """Made once for each options, since making them takes as long as a small call; compilers see the plain ones."""
+    if torch.compiler.is_compiling():
+        return _arguments(options)
+    kept: tuple[Any, ...] | None = options.__dict__.get("_kept")
+    if kept is None:
+        kept = _arguments(options)
+        object.__setattr__(options, "_kept", kept)
+    return kept
 
 
 def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, options: AttentionOptions,
@@ -116,14 +132,16 @@ def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, options: Attent
     >>> out = startrail.attention(q[:, :, mine], k[:, :, mine], v[:, :, mine],
     ...                           AttentionOptions(tokens=tokens, mask=Mask(causal=True)), group)
     """
-    return ops.attention_forward(q, k, v, *_arguments(options, group_name(group)))[0]
+    out: torch.Tensor = _forward(q, k, v, group_name(group), *_kept_arguments(options))[0]
+    return out
 
 
 def positions(tokens: int, group: GroupLike = None, layout: str = LAYOUT, lengths: Sequence[int] = (),
               pieces: Sequence[Sequence[Piece]] = ()) -> torch.Tensor:
     """The tokens of the sequence that this rank holds, in its order: [local tokens] int64."""
     of = process_group(group)
-    return ops.positions(tokens, of.size(), of.rank(), *layout_arguments(layout, lengths, pieces))
+    mine: torch.Tensor = ops.positions(tokens, of.size(), of.rank(), *layout_arguments(layout, lengths, pieces))
+    return mine
 
 
 def gather(x: torch.Tensor, tokens: int, group: GroupLike = None, layout: str = LAYOUT, dim: int = 1,
@@ -136,7 +154,7 @@ def gather(x: torch.Tensor, tokens: int, group: GroupLike = None, layout: str = 
     if x.requires_grad and torch.is_grad_enabled():
         raise ValueError("gather has no gradient: give it x.detach(), and compute the loss on the rank's own tokens")
     name, numbers = layout_arguments(layout, lengths, pieces)
-    whole = ops.gather(x.movedim(dim, 0).contiguous(), group_name(group), tokens, name, numbers)
+    whole: torch.Tensor = ops.gather(x.movedim(dim, 0).contiguous(), group_name(group), tokens, name, numbers)
     return whole.movedim(0, dim)
 
 
@@ -178,7 +196,7 @@ def plan(options: AttentionOptions, ranks: int, heads: int, key_heads: int | Non
     >>> print(startrail.plan(AttentionOptions("startrail:2", tokens=131072), ranks=16, heads=32, key_heads=8, dim=128))
     """
     # SymInt arguments have no keyword defaults here: the group is not used.
-    found = json.loads(ops.plan(ranks, batch, heads, key_heads or heads, dim, dtype, *_arguments(options, "")))
+    found = json.loads(ops.plan(ranks, batch, heads, key_heads or heads, dim, dtype, "", *_arguments(options)))
     passes = {one["pass"]: PassCost(one["volume"]["total"], one["ring_volume"]["total"], one["peak_bytes"],
                                     one["ring_peak_bytes"], {k: v for k, v in one["volume"].items() if k != "total"})
               for one in found["passes"]}
@@ -190,7 +208,7 @@ def sent_bytes(group: GroupLike = None) -> int:
     return sum(ops.sent_bytes(group_name(group)))
 
 
-def checkpoint_contexts() -> tuple[ContextManager[None], ContextManager[None]]:
+def checkpoint_contexts() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
     """For torch.utils.checkpoint: everything is recomputed but attention, which is never run twice.
 
     >>> checkpoint(block, x, use_reentrant=False, context_fn=startrail.checkpoint_contexts)

@@ -4,13 +4,13 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Iterator, Mapping
-from typing import Any, Optional
+from typing import Any
 
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 
-from ._attention import (GRID, LAYOUT, AttentionOptions, GroupLike, Mask, Piece, attention, group_name, positions)
+from ._attention import GRID, LAYOUT, AttentionOptions, GroupLike, Mask, Piece, attention, group_name, positions
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,6 +28,16 @@ class Sequence:
     backward: str = "auto"
 
     def options(self, causal: bool, window: int = 0, scale: float | None = None) -> AttentionOptions:
+        """For a layer. The same object for the same layer's arguments, so that what is kept with it stays."""
+        if torch.compiler.is_compiling():
+            return self._options(causal, window, scale)
+        kept: dict[Any, AttentionOptions] = self.__dict__.setdefault("_kept", {})
+        key = (causal, window, scale)
+        if key not in kept:
+            kept[key] = self._options(causal, window, scale)
+        return kept[key]
+
+    def _options(self, causal: bool, window: int, scale: float | None) -> AttentionOptions:
         mask = Mask(causal, window, self.documents, self.prefix)
         return AttentionOptions(grid=self.grid, tokens=self.tokens, layout=self.layout, mask=mask, scale=scale or 0.0,
                                 backward=self.backward, lengths=self.lengths, pieces=self.pieces)
@@ -49,7 +59,7 @@ def _pack(batch: Mapping[str, Any], mask: torch.Tensor) -> tuple[dict[str, Any],
 def shard(batch: Mapping[str, Any], group: GroupLike = None, *, grid: str = GRID, layout: str = LAYOUT,
           lengths: tuple[int, ...] = (), pieces: tuple[tuple[Piece, ...], ...] = (), documents: tuple[int, ...] = (),
           prefix: int = 0, backward: str = "auto", ignore_index: int = -100,
-          data_group: Optional[dist.ProcessGroup] = None) -> dict[str, Any]:
+          data_group: dist.ProcessGroup | None = None) -> dict[str, Any]:
     """This rank's part of a batch that all ranks of `group` hold whole, ready for a model of transformers.
 
     Every tensor [batch, tokens, ...] is cut. Positions are those of the whole sequence, or of its document. Labels are
@@ -93,7 +103,7 @@ def shard(batch: Mapping[str, Any], group: GroupLike = None, *, grid: str = GRID
     return cut
 
 
-def _shifted(batch: Mapping[str, Any], documents: tuple[int, ...], ignore_index: int) -> Optional[torch.Tensor]:
+def _shifted(batch: Mapping[str, Any], documents: tuple[int, ...], ignore_index: int) -> torch.Tensor | None:
     """Each token's label is the next one's; the last of a document has none."""
     if batch.get("shift_labels") is not None or batch.get("labels") is None:
         return batch.get("shift_labels")
@@ -116,7 +126,7 @@ def count_labels(batch: Mapping[str, Any], documents: tuple[int, ...] = (), igno
 
 
 def _labels(batch: Mapping[str, Any], mine: torch.Tensor, documents: tuple[int, ...], ignore_index: int,
-            data_group: Optional[dist.ProcessGroup]) -> dict[str, Any]:
+            data_group: dist.ProcessGroup | None) -> dict[str, Any]:
     """This rank's labels, and how many there are on all."""
     shifted = _shifted(batch, documents, ignore_index)
     if shifted is None:
@@ -129,9 +139,9 @@ def _labels(batch: Mapping[str, Any], mine: torch.Tensor, documents: tuple[int, 
 
 
 @contextlib.contextmanager
-def context_parallel(mesh: GroupLike, *, buffers: Optional[list[torch.Tensor]] = None,
-                     buffer_seq_dims: Optional[list[int]] = None,
-                     no_restore_buffers: Optional[set[torch.Tensor]] = None, grid: str = GRID, layout: str = LAYOUT,
+def context_parallel(mesh: GroupLike, *, buffers: list[torch.Tensor] | None = None,
+                     buffer_seq_dims: list[int] | None = None,
+                     no_restore_buffers: set[torch.Tensor] | None = None, grid: str = GRID, layout: str = LAYOUT,
                      documents: tuple[int, ...] = ()) -> Iterator[Sequence]:
     """torch.distributed.tensor.experimental.context_parallel, call for call: cuts the buffers in place along their
     sequence, and lets scaled_dot_product_attention attend to the whole of it. The backward pass belongs inside.
@@ -155,8 +165,8 @@ def context_parallel(mesh: GroupLike, *, buffers: Optional[list[torch.Tensor]] =
     true_attention = F.scaled_dot_product_attention
 
     def split_attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
-                        attn_mask: Optional[torch.Tensor] = None, dropout_p: float = 0.0, is_causal: bool = False,
-                        scale: Optional[float] = None, enable_gqa: bool = False) -> torch.Tensor:
+                        attn_mask: torch.Tensor | None = None, dropout_p: float = 0.0, is_causal: bool = False,
+                        scale: float | None = None, enable_gqa: bool = False) -> torch.Tensor:
         if attn_mask is not None or dropout_p:
             raise ValueError("inside context_parallel attention takes no mask as a tensor and no dropout: use is_causal, "
                              "and documents= of context_parallel")

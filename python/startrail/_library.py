@@ -13,7 +13,8 @@ _minor = ".".join(torch.__version__.split(".")[:2])
 if _minor != TORCH:
     raise ImportError(f"this StarTrail is built for torch {TORCH}, but torch {torch.__version__} is installed; "
                       f"pip install 'torch=={TORCH}.*', or build StarTrail for your torch")
-torch.ops.load_library(pathlib.Path(__file__).parent / "libstartrail_operators.so")
+torch.ops.load_library(  # type: ignore[no-untyped-call]
+    pathlib.Path(__file__).parent / "libstartrail_operators.so")
 ops = torch.ops.startrail
 atexit.register(ops.forget)  # the other ranks are told that this one ends
 

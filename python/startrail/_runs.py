@@ -5,7 +5,7 @@ import dataclasses
 import json
 import math
 import pathlib
-from typing import Any, Union
+from typing import Any
 
 
 @dataclasses.dataclass(frozen=True)
@@ -19,7 +19,7 @@ class Run:
     """From the first to the last; transformers loads them as they are."""
 
 
-def load_run(folder: Union[str, pathlib.Path]) -> Run:
+def load_run(folder: str | pathlib.Path) -> Run:
     """A run's metrics and checkpoints.
 
     >>> run = startrail.load_run("runs/quickstart")
@@ -46,9 +46,12 @@ def load_run(folder: Union[str, pathlib.Path]) -> Run:
                 checks[row["step"]] = row["validation"]
             else:
                 steps[row["step"]] = row  # after resuming the later one counts
+
+    def value(row: dict[str, Any], name: str) -> Any:
+        return math.nan if row.get(name) is None else row[name]
+
     names = sorted({name for row in steps.values() for name in row}, key=lambda name: (name != "step", name))
     rows = [steps[step] for step in sorted(steps)]
-    value = lambda row, name: math.nan if row.get(name) is None else row[name]  # noqa: E731
     order = sorted(checks)
     return Run(folder, {name: [value(row, name) for row in rows] for name in names},
                {"step": order, "loss": [math.nan if checks[step] is None else checks[step] for step in order]},

@@ -8,7 +8,7 @@ diffusers' own, each rank's gradients are its share: sum them over the ranks.
 """
 from __future__ import annotations
 
-from typing import Any, Optional
+from typing import Any
 
 import torch
 from diffusers.models.attention_dispatch import AttentionBackendName, _AttentionBackendRegistry
@@ -32,8 +32,8 @@ def install(grid: str = GRID) -> None:
     native = _AttentionBackendRegistry._backends[_NAME]
 
     def split_attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
-                        attn_mask: Optional[torch.Tensor] = None, dropout_p: float = 0.0, is_causal: bool = False,
-                        scale: Optional[float] = None, enable_gqa: bool = False, return_lse: bool = False,
+                        attn_mask: torch.Tensor | None = None, dropout_p: float = 0.0, is_causal: bool = False,
+                        scale: float | None = None, enable_gqa: bool = False, return_lse: bool = False,
                         _parallel_config: Any = None) -> Any:
         if _parallel_config is None:  # not parallel, or cross attention to tokens that every rank holds
             return native(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa, return_lse)

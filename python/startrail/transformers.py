@@ -8,7 +8,7 @@ What would be silently wrong on a part of a sequence is refused by name.
 """
 from __future__ import annotations
 
-from typing import Any, Optional
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -45,9 +45,9 @@ def _check_config(config: Any, who: str) -> None:
 
 
 def attention_forward(module: torch.nn.Module, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
-                      attention_mask: Optional[torch.Tensor], dropout: float = 0.0, scaling: Optional[float] = None,
-                      is_causal: Optional[bool] = None, sliding_window: Optional[int] = None,
-                      startrail: Optional[Sequence] = None, **kwargs: Any) -> tuple[torch.Tensor, None]:
+                      attention_mask: torch.Tensor | None, dropout: float = 0.0, scaling: float | None = None,
+                      is_causal: bool | None = None, sliding_window: int | None = None,
+                      startrail: Sequence | None = None, **kwargs: Any) -> tuple[torch.Tensor, None]:
     """What transformers calls for each attention layer."""
     who = type(module).__name__
     if startrail is None:
@@ -73,7 +73,7 @@ def attention_forward(module: torch.nn.Module, query: torch.Tensor, key: torch.T
 
 
 def attention_mask(*_args: Any, mask_function: Any = causal_mask_function,
-                   attention_mask: Optional[torch.Tensor] = None, local_size: Optional[int] = None, config: Any = None,
+                   attention_mask: torch.Tensor | None = None, local_size: int | None = None, config: Any = None,
                    **_kwargs: Any) -> None:
     """Makes no mask; refuses those that a layer's own arguments do not say."""
     if attention_mask is not None and not torch.compiler.is_compiling() and not bool(attention_mask.all()):
@@ -107,7 +107,7 @@ class Trainer(transformers.Trainer):
     >>> startrail.transformers.Trainer(model=model, args=args, train_dataset=data, mesh=mesh).train()
     """
 
-    def __init__(self, *args: Any, mesh: Optional[DeviceMesh] = None, grid: str = GRID, layout: str = LAYOUT,
+    def __init__(self, *args: Any, mesh: DeviceMesh | None = None, grid: str = GRID, layout: str = LAYOUT,
                  **kwargs: Any) -> None:
         if not dist.is_initialized():
             raise ValueError("there is no process group yet: start with torchrun, and call "
@@ -117,7 +117,7 @@ class Trainer(transformers.Trainer):
             raise ValueError(f"a mesh with dimensions {', '.join(names) or 'without names'}: name them dp and cp, or cp")
         self._context = process_group(mesh["cp"] if mesh is not None else None)
         self._data = process_group(mesh["dp"]) if mesh is not None and "dp" in names else None
-        self._split = {"grid": grid, "layout": layout}
+        self._grid, self._layout = grid, layout
         super().__init__(*args, **kwargs)
         if self.args.parallelism_config is not None:
             raise ValueError("parallelism_config would split sequences a second time: leave it out")
@@ -142,8 +142,8 @@ class Trainer(transformers.Trainer):
 
     def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader[Any]:
         dataset = self.eval_dataset if eval_dataset is None else eval_dataset
-        if isinstance(dataset, dict) or isinstance(eval_dataset, str):
-            raise ValueError("several eval_datasets are not supported: evaluate them one by one")
+        if dataset is None or isinstance(dataset, (dict, str)):
+            raise ValueError("Trainer: evaluation requires one eval_dataset; several are evaluated one by one")
         return self._loader(dataset, self.args.per_device_eval_batch_size, False)
 
     def _get_num_items_in_batch(self, batch_samples: list[Any], device: torch.device) -> torch.Tensor:
@@ -154,12 +154,12 @@ class Trainer(transformers.Trainer):
         return count
 
     def _prepare_inputs(self, inputs: dict[str, Any]) -> dict[str, Any]:
-        part = shard(super()._prepare_inputs(inputs), self._context, **self._split)
+        part = shard(super()._prepare_inputs(inputs), self._context, grid=self._grid, layout=self._layout)
         part.pop("num_items_in_batch", None)  # Trainer brings that of all batches of a step
         return part
 
     def prediction_step(self, model: Any, inputs: dict[str, Any], prediction_loss_only: bool,
-                        ignore_keys: Optional[list[str]] = None) -> tuple[Optional[torch.Tensor], None, None]:
+                        ignore_keys: list[str] | None = None) -> tuple[torch.Tensor | None, None, None]:
         """The loss of a whole batch, on every rank."""
         count = count_labels(inputs)
         with torch.no_grad(), self.compute_loss_context_manager():

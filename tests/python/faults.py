@@ -48,6 +48,7 @@ def refusals():
 def wrong_length_of_a_known_call():
     """What one rank alone can refuse, in a call that all know."""
     call()
+    dist.barrier()
     mine = len(st.positions(TOKENS)) + (dist.get_rank() == 2)
     q = torch.ones(1, 4, mine, 16)
     return raised(lambda: st.attention(q, q, q, st.AttentionOptions("startrail:2", TOKENS, mask=st.Mask(causal=True))))
@@ -55,18 +56,21 @@ def wrong_length_of_a_known_call():
 
 def known_against_new():
     call()
+    dist.barrier()
     return raised(lambda: call(grid="ring") if dist.get_rank() == 2 else call())
 
 
 def known_against_known():
     call()
     call(grid="ring")
+    dist.barrier()
     return raised(lambda: call(grid="ring") if dist.get_rank() == 2 else call())
 
 
 def one_call_less():
     """A rank that goes its own way, as with a loss that it alone skips."""
     call()
+    dist.barrier()
     return raised(lambda: time.sleep(20) if dist.get_rank() == 1 else call())
 
 

@@ -4,8 +4,19 @@ import os
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from checks import (TOKENS, compare, diffusers_case, expect, make_batch, make_model, model_case, split, sum_gradients,
-                    wan_model, worst)
+from checks import (
+    TOKENS,
+    compare,
+    diffusers_case,
+    expect,
+    flux_model,
+    make_batch,
+    make_model,
+    model_case,
+    sum_gradients,
+    wan_model,
+    worst,
+)
 
 import startrail as st
 
@@ -17,7 +28,7 @@ def more_models():
         "qwen3": model_case("Qwen3", dict(head_dim=16), cases),
         "mistral": model_case("Mistral", dict(head_dim=16, sliding_window=11), cases),
         "wan": diffusers_case(wan_model, ("startrail:2", "ring")),
-        "flux own ring": diffusers_case(__import__("checks").flux_model, ("startrail:2", None)),
+        "flux": diffusers_case(flux_model, ("startrail:2", None)),
     }
 
 
@@ -72,8 +83,8 @@ def naive():
 
 def refusals():
     """Everything that would be silently wrong, on all ranks: the texts."""
-    import transformers
     import startrail.transformers as stt
+    import transformers
     batch, part = make_batch(), lambda: st.shard(make_batch())
     small = dict(vocab_size=101, hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4,
                  num_key_value_heads=2, head_dim=16, attn_implementation="startrail")
@@ -153,7 +164,7 @@ def autocast():
 def context_parallel():
     """torch's signature, SDPA inside a model of one's own."""
     torch.manual_seed(0)
-    x, w = torch.randn(2, TOKENS, 64), torch.randn(64, 64, requires_grad=True)
+    x, w = torch.randn(2, TOKENS, 64), (torch.randn(64, 64) / 8).requires_grad_()
 
     def loss_of(x, y):
         heads = (x @ w).view(2, -1, 4, 16).transpose(1, 2)
@@ -232,7 +243,8 @@ def data_parallel():
     part = st.shard({key: value[row:row + 1] for key, value in batch.items()}, mesh["cp"],
                     data_group=mesh["dp"].get_group())
     model = make_model("Llama", "startrail")
-    out = DistributedDataParallel(model)(**part).loss
+    wrapped = DistributedDataParallel(model)
+    out = wrapped(**part).loss
     (out * world).backward()
     ddp = compare("DDP x CP", model, want, loss, out)
     model = make_model("Llama", "startrail")

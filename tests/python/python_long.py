@@ -3,6 +3,7 @@
 [unittest's]"""
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -37,7 +38,7 @@ class Models(unittest.TestCase):
     def test_refusals(self):
         found = ranks.run("more_checks", "refusals")
         for one in found:
-            self.assertEqual(one, found[0])
+            self.assertEqual(re.sub("[0-9]+", "N", str(one)), re.sub("[0-9]+", "N", str(found[0])))
         expected = {
             "whole batch": "no sequence came along", "generate": "no sequence came along",
             "padding given to the model": "has padding", "dropout": "attention dropout 0.1", "rope": "rope dynamic",

@@ -322,12 +322,12 @@ void Watch::judge_waits() {
   const auto& [waiter, doing] = *std::ranges::max_element(all, {}, [](const auto& one) { return one.second.waited; });
   if (doing.waited < limit) return;
   std::map<std::string, std::vector<int>> elsewhere;
-  bool works = false;  // a rank computes what the others wait for
+  bool works = false;  // a rank still computes for this call; others may be through with it
   for (const auto& [rank, other] : all) {
     if (other.what != doing.what) elsewhere[other.what].push_back(rank);
     works = works || (other.what == doing.what && other.waited.count() == 0);
   }
-  if (elsewhere.empty() && works) return;
+  if (works) return;
   std::vector<std::string> others;
   for (const auto& [what, ranks] : elsewhere)
     others.push_back(
