@@ -244,6 +244,10 @@ struct Differentiable : torch::autograd::Function<Differentiable> {
 };
 
 Forward differentiable(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, CALL_SYMBOLS) {
+  if (!at::GradMode::is_enabled() || !(q.requires_grad() || k.requires_grad() || v.requires_grad())) {
+    const at::AutoDispatchBelowADInplaceOrView below;
+    return forward_operator().call(q, k, v, CALL_ARGUMENTS);
+  }
   const Arguments arguments{text_of(group),
                             text_of(grid),
                             text_of(layout),

@@ -1,6 +1,7 @@
 #include "startrail/run/attention.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/LegacyTypeDispatch.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <cmath>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
@@ -198,7 +199,7 @@ AttentionResult attention_forward(const at::Tensor& q, const at::Tensor& k, cons
 AttentionResult attention_forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                                   const PreparedAttention& prepared, Group& group) {
   check_tokens(q, k, prepared, group);
-  const at::NoGradGuard no_grad;
+  const at::AutoDispatchBelowADInplaceOrView unrecorded;
   const int rank = group.rank();
   at::Tensor query = tokens_first(q), kv = at::cat({tokens_first(k), tokens_first(v)}, 1);
   Executor executor(prepared.how(Use::forward), group, prepared.script(Use::forward));
@@ -228,7 +229,7 @@ SavedAttention attention_restore(const at::Tensor& q, const at::Tensor& k, const
 SavedAttention attention_restore(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& out,
                                  const at::Tensor& lse, const PreparedAttention& prepared, Group& group) {
   check_tokens(q, k, prepared, group);
-  const at::NoGradGuard no_grad;
+  const at::AutoDispatchBelowADInplaceOrView unrecorded;
   const int rank = group.rank();
   const at::Tensor query = tokens_first(q), kv = at::cat({tokens_first(k), tokens_first(v)}, 1);
   if (prepared.options().grid.heads == 1) return {query, kv, out, lse, k.size(1)};
@@ -255,7 +256,7 @@ std::array<at::Tensor, 3> attention_backward(const at::Tensor& dout, const Saved
 
 std::array<at::Tensor, 3> attention_backward(const at::Tensor& dout, const SavedAttention& saved,
                                              const PreparedAttention& prepared, Group& group) {
-  const at::NoGradGuard no_grad;
+  const at::AutoDispatchBelowADInplaceOrView unrecorded;
   const int rank = group.rank();
   const std::array<int64_t, 4> like{saved.q.size(2), saved.q.size(3) * prepared.options().grid.heads,
                                     prepared.query_tokens(), saved.q.size(4)};

@@ -185,6 +185,29 @@ TEST(Attention, IsMadeOfPlainForwardAndBackwardFunctions) {
     });
 }
 
+// Options and plans that are kept give the bits of those that are made at every call.
+TEST(Attention, IsTheSameWhenPrepared) {
+  for (const char* grid : {"startrail:2", "heads=2,ring=2"}) {
+    const AttentionOptions options = make_options(grid, 4, 61);
+    run_ranks(4, 2, [&](const std::shared_ptr<Group>& group) {
+      const int64_t own = chunk_tokens(query_layout(options), group->rank());
+      const PreparedAttention prepared(options, {.batch = 2, .heads = 4, .key_heads = 2, .dim = 8}, group->rank(), 4);
+      for (int round = 0; round < 2; ++round) {
+        const at::Tensor q = at::randn({2, 4, own, 8}), k = at::randn({2, 2, own, 8}), v = at::randn({2, 2, own, 8});
+        const AttentionResult kept = attention_forward(q, k, v, prepared, *group),
+                              made = attention_forward(q, k, v, options, group);
+        EXPECT_TRUE(kept.out.equal(made.out));
+        const auto back = attention_backward(kept.out, kept.saved, prepared, *group);
+        const auto again = attention_backward(kept.out, kept.saved, options, group);
+        for (int i = 0; i < 3; ++i) EXPECT_TRUE(back[i].equal(again[i]));
+      }
+      EXPECT_THROW(attention_forward(at::zeros({2, 4, own + 1, 8}), at::zeros({2, 2, own, 8}),
+                                     at::zeros({2, 2, own, 8}), prepared, *group),
+                   UserError);
+    });
+  }
+}
+
 TEST(Attention, RestoresWhatTheForwardSaved) {
   for (const char* grid : {"ring", "startrail:2", "heads=2,team=2,ring=2", "usp:4", "ulysses"})
     for (at::ScalarType type : {at::kFloat, at::kBFloat16}) {

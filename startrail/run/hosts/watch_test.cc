@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <functional>
 #include <memory>
 
 #include "startrail/base/error.h"
@@ -22,7 +23,8 @@ steady_clock::time_point in(milliseconds time) { return steady_clock::now() + ti
 // Ranks that watch each other. `nodes` names the node of each.
 class Watches {
  public:
-  explicit Watches(std::vector<std::string> nodes, milliseconds timeout = milliseconds(1500))
+  explicit Watches(std::vector<std::string> nodes, milliseconds timeout = milliseconds(1500),
+                   std::function<Doing(int rank)> ask = {})
       : watches(nodes.size()), stuck(nodes.size()) {
     Socket listening = listen_on("127.0.0.1", 0);
     const int port = port_of(listening);
@@ -35,6 +37,7 @@ class Watches {
       options.timeout = timeout;
       options.grace = milliseconds(200);
       options.on_stuck = [this, rank] { stuck[rank] = true; };
+      if (ask) options.ask = [rank, ask] { return ask(rank); };
       Socket socket = rank == 0 ? std::move(listening) : connect_to("127.0.0.1", port, in(milliseconds(5000)));
       watches[rank] = std::make_unique<Watch>(options, std::move(socket), in(milliseconds(5000)));
     });
@@ -175,6 +178,25 @@ TEST(Watch, SeesSilenceWithinTheLimitAndNotBefore) {
   EXPECT_LT(waited, 1.5);
   EXPECT_TRUE(pair.watch->verdict()->starts_with("rank 1 on b gave no sign of life for 1.")) << *pair.watch->verdict();
   EXPECT_TRUE(pair.watch->verdict()->ends_with(", in step 8 (seen by rank 0 on a)")) << *pair.watch->verdict();
+}
+
+// Rank 2 is in another call, and the others wait for it; or it computes in the same one, or has gone on to the next.
+TEST(Watch, EndsWaitsForOthersThatDoSomethingElse) {
+  const auto start = steady_clock::now();
+  const auto waited = [=] { return std::chrono::duration_cast<milliseconds>(steady_clock::now() - start); };
+  Watches apart({"a", "a", "b", "b"}, milliseconds(600), [&](int rank) {
+    return Doing{rank == 2 ? "call 7" : "call 8", rank == 1 ? waited() : milliseconds(5)};
+  });
+  EXPECT_EQ(apart.verdict_of(3), apart.verdict_of(0));
+  EXPECT_NE(apart.verdict_of(0).find("rank 1 on a waited "), std::string::npos) << apart.verdict_of(0);
+  EXPECT_NE(apart.verdict_of(0).find(", in call 8, while rank 2 was in call 7 (seen by rank 0 on a)"),
+            std::string::npos)
+      << apart.verdict_of(0);
+  Watches together({"a", "a", "b"}, milliseconds(600), [&](int rank) {
+    return rank == 2 ? Doing{"call 9", {}} : Doing{"call 8", rank == 1 ? waited() : milliseconds(0)};
+  });
+  usleep(1'200'000);
+  EXPECT_FALSE(together.watches[0]->verdict());  // rank 0 still computes for call 8
 }
 
 TEST(Line, PassesFramesWhateverTheirPieces) {
