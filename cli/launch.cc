@@ -62,7 +62,15 @@ struct Child {
 };
 
 // A free port now; that another takes it before rank 0 does is unlikely, and rank 0 says so then.
-int free_port(const std::string& address) { return port_of(listen_on(address, 0)); }
+int free_port(const std::string& address) {
+  try {
+    return port_of(listen_on(address, 0));
+  } catch (const UserError&) {
+    throw UserError(cat("--address ", address,
+                        " is not one of this host, so that no free port can be found there: give ",
+                        "one that is, or --port too where --prefix takes rank 0 to it"));
+  }
+}
 
 std::vector<std::string> command_of(const LaunchFlags& flags, int rank) {
   std::string prefix = flags.prefix;

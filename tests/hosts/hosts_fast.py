@@ -124,6 +124,7 @@ class Refusals(HostsTest):
                 (launch(2, *folder.train("run", "--set", "parallel.ranks=4")),
                  "parallel.ranks is 4, but 2 processes were started"),
                 (launch(2, "plan"), "plan runs in one process, but startrail launch started 2 of them"),
+                (launch(2, "attend", options=["--address", "192.0.2.1"]), "--address 192.0.2.1 is not one of this host"),
                 ([STARTRAIL, "attend", "--comm", "gloo"], "--comm gloo needs one process for each rank"),
                 ([STARTRAIL, "attend", "--comm", "mpi"], "comm 'mpi' is not known; valid: auto, local, gloo"),
             ]

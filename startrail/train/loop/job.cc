@@ -181,9 +181,11 @@ void set_ranks(TrainConfig& config, const Overrides& overrides, int processes) {
   config.parallel.ranks = processes;
 }
 
-// Of a job that is started again: the run's folder, when it holds a checkpoint by now.
-std::string newest_of(const TrainConfig& config) {
-  return has_checkpoint(config.run.folder) ? fs::absolute(config.run.folder).string() : "";
+// Of a job that is started again: the run's folder, when it holds a checkpoint by now. Nothing when `from` is of it: to
+// go back to that one was asked for.
+std::string newest_of(const TrainConfig& config, const fs::path& from) {
+  const bool own = from.parent_path() == fs::weakly_canonical(config.run.folder) / kCheckpointFolder;
+  return !own && has_checkpoint(config.run.folder) ? fs::absolute(config.run.folder).string() : "";
 }
 
 // What is asked for, going on from `resume`, a run or a checkpoint, if it is not "".
@@ -204,9 +206,9 @@ TrainJob job_of(const TrainRequest& request, const std::string& resume, World* p
   const Overrides overrides = read_overrides(request);
   auto [config, model] = resolve(base, overrides);
   const bool automatic = request.resume == kResumeAuto;
-  if (resume.empty() && (automatic || request.restarted)) {
-    const std::string newest = once([&, &config = config] { return newest_of(config); });
-    if (!newest.empty())
+  if ((resume.empty() && automatic) || request.restarted) {
+    const std::string newest = once([&, &config = config] { return newest_of(config, checkpoint); });
+    if (!newest.empty() && newest != resume)
       return job_of(
           automatic
               ? request
