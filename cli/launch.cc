@@ -88,7 +88,7 @@ class Launch {
   explicit Launch(const LaunchFlags& flags) : flags_(flags) {
     sigset_t signals;
     sigemptyset(&signals);
-    for (int one : {SIGINT, SIGTERM, SIGHUP, SIGCHLD}) sigaddset(&signals, one);
+    for (int one : {SIGINT, SIGTERM, SIGHUP, SIGTSTP, SIGCHLD}) sigaddset(&signals, one);
     sigprocmask(SIG_BLOCK, &signals, &before_);
     signals_ = signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK);
     const int port = flags.port > 0 ? flags.port : free_port(flags.address);
@@ -169,15 +169,26 @@ class Launch {
     _exit(127);
   }
 
-  void send(int signal) {
+  void send(int signal) const {
     for (const Child& child : children_)
       if (!child.ended) kill(-child.pid, signal);
   }
 
   void forward_signals() {
     signalfd_siginfo info;
-    while (read(signals_, &info, sizeof info) == sizeof info)
-      if (info.ssi_signo != SIGCHLD) send(static_cast<int>(info.ssi_signo));
+    while (read(signals_, &info, sizeof info) == sizeof info) {
+      if (info.ssi_signo == SIGTSTP)
+        pause();
+      else if (info.ssi_signo != SIGCHLD)
+        send(static_cast<int>(info.ssi_signo));
+    }
+  }
+
+  // All together, until this process is told to go on: the terminal stops this one alone.
+  void pause() const {
+    send(SIGSTOP);
+    raise(SIGSTOP);
+    send(SIGCONT);
   }
 
   void reap() {

@@ -121,6 +121,20 @@ class Signals(HostsTest):
             with Job(launch(3, *folder.train("run", "--set", "train.steps=100000"))) as job:
                 self.expect_saved(job, folder, lambda: os.kill(job.process.pid, signal.SIGINT))
 
+    def test_pause_of_launch_is_one_of_all(self):
+        with Folder() as folder:
+            more = ["--set", "train.steps=100000", "--set", "parallel.timeout_s=2"]
+            with Job(launch(3, *folder.train("run", *more))) as job:
+                self.assertTrue(job.wait_for("step 1/"), job.text())
+                os.kill(job.process.pid, signal.SIGTSTP)
+                time.sleep(1)
+                states = [Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] for pid in job.ranks().values()]
+                self.assertEqual(states, ["T"] * 3)
+                time.sleep(3)
+                os.kill(job.process.pid, signal.SIGCONT)
+                time.sleep(1)
+                self.expect_saved(job, folder, lambda: os.kill(job.process.pid, signal.SIGTERM))
+
     def test_scancel(self):
         if not ROOT:
             self.skipTest("a Slurm of one node needs root to start")
@@ -225,22 +239,32 @@ class Faults(HostsTest):
         self.assertEqual(code, 0, text)
         self.assertGreater(float(re.search(r'"backward_ms": ([\d.]+)', text).group(1)), 2 * 2 * 3 * 1000, text)
 
-    def test_restart_goes_on_with_what_began_elsewhere(self):
-        """The first start took another run's checkpoint; by the second there is one of its own."""
-        with Folder() as folder:
-            steps = ["--set", "train.steps=40", "--set", "run.save_every=5", "--set", "run.keep=0"]
-            code, text = run([STARTRAIL, *folder.train("straight", *steps, "--set", "parallel.ranks=2")])
-            self.assertEqual(code, 0, text)
-            once, own = folder.path / "once", folder.path / "run/checkpoints/latest"
-            script = (f'if [ "$RANK" = 1 ] && [ ! -e {once} ]; then touch {once}; "$@" & p=$!; '
-                      f'until [ -e {own} ]; do sleep 0.02; done; kill -9 $p; exit 9; fi; exec "$@"')
-            command = ["train", "--resume", folder.path / "straight/checkpoints/step-00000005", "--set",
-                       f"run.folder={folder.path}/run"]
-            with Job(torchrun(2, "sh", "-c", script, "sh", STARTRAIL, *command, options=["--max-restarts", 1])) as job:
-                self.assertEqual(job.wait(100), 0, job.text())
-                self.assertRegex(job.text(), r"from step (10|15|20|25|30|35)")
-            straight = losses_of(folder.path / "straight")
-            self.assertEqual(losses_of(folder.path / "run"), {step: straight[step] for step in range(6, 41)})
+    def expect_restart(self, folder, until, *command):
+        """Training on two ranks, of which one is killed when `until` is there, goes on from another checkpoint."""
+        once = folder.path / "once"
+        script = (f'if [ "$RANK" = 1 ] && [ ! -e {once} ]; then touch {once}; "$@" & p=$!; '
+                  f'until [ -e {until} ]; do sleep 0.02; done; kill -9 $p; exit 9; fi; exec "$@"')
+        with Job(torchrun(2, "sh", "-c", script, "sh", STARTRAIL, "train", *command, options=["--max-restarts", 1])) as job:
+            self.assertEqual(job.wait(100), 0, job.text())
+            self.assertEqual(len(set(re.findall(r"from step (\d+)", job.text()))), 2, job.text())
+
+    def test_restart_goes_on_with_what_began_with_a_checkpoint(self):
+        """Of another run, where by the restart there is one of its own; and of its own, which is removed by then."""
+        for name, keep in (("other", 0), ("straight", 1)):
+            with Folder() as folder:
+                steps = ["--set", "train.steps=40", "--set", "run.save_every=5", "--set", "run.keep=0"]
+                code, text = run([STARTRAIL, *folder.train("straight", *steps, "--set", "parallel.ranks=2")])
+                self.assertEqual(code, 0, text)
+                straight = losses_of(folder.path / "straight")
+                begins = folder.path / "straight/checkpoints/step-00000005"
+                own = folder.path / name / "checkpoints"
+                if name == "straight":
+                    for later in own.glob("step-000000[1-4]*"):
+                        shutil.rmtree(later)
+                self.expect_restart(folder, own / "step-00000015", "--resume", begins, "--set",
+                                    f"run.folder={folder.path / name}", "--set", f"run.keep={keep}")
+                found = losses_of(folder.path / name)
+                self.assertEqual({step: found[step] for step in range(6, 41)}, {step: straight[step] for step in range(6, 41)})
 
     def test_a_step_that_takes_too_long_is_not_saved(self):
         with Folder() as folder:

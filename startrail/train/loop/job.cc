@@ -188,6 +188,13 @@ std::string newest_of(const TrainConfig& config, const fs::path& from) {
   return !own && has_checkpoint(config.run.folder) ? fs::absolute(config.run.folder).string() : "";
 }
 
+// Of a job that is started again, what it goes on from: its run when the checkpoint that it began with is one of those
+// that were removed for newer ones since.
+fs::path still_there(const fs::path& resume) {
+  const fs::path folder = resume.parent_path();
+  return fs::exists(resume) || folder.filename() != kCheckpointFolder ? resume : folder.parent_path();
+}
+
 // What is asked for, going on from `resume`, a run or a checkpoint, if it is not "".
 TrainJob job_of(const TrainRequest& request, const std::string& resume, World* processes) {
   const auto once = [&](const std::function<std::string()>& make) {
@@ -195,7 +202,7 @@ TrainJob job_of(const TrainRequest& request, const std::string& resume, World* p
   };
   std::vector<std::string> warnings;
   const fs::path checkpoint = resume.empty() ? "" : once([&] {
-    const WholeCheckpoint whole = find_whole_checkpoint(resume);
+    const WholeCheckpoint whole = find_whole_checkpoint(request.restarted ? still_there(resume) : fs::path(resume));
     if (!whole.warning.empty()) warnings.push_back(whole.warning);
     return fs::canonical(whole.path).string();
   });
