@@ -5,6 +5,7 @@
 #include <variant>
 
 #include "cli/command.h"
+#include "cli/full_disk.h"
 #include "cli/model_flags.h"
 #include "cli/shape.h"
 #include "cli/world.h"
@@ -25,7 +26,9 @@ void run_export(const ExportFlags& flags) {
   const auto model = load_model(folder, at::kFloat, which(flags.last));
   const ModelConfig config = read_config(folder);
   const Companions companions = std::holds_alternative<LlamaConfig>(config) ? make_companions(folder) : Companions{};
-  const std::string file = export_model(*model, flags.out, parse_type(flags.dtype, "dtype"), companions);
+  const std::string file = advise_on_room(
+      "make room, such as by deleting older checkpoints or models, or give another --out; nothing of it was left there",
+      [&] { return export_model(*model, flags.out, parse_type(flags.dtype, "dtype"), companions); });
   const auto* dit = std::get_if<DitConfig>(&config);
   std::cout << flags.out << ": config.json" << (companions.files.contains("tokenizer.json") ? ", the tokenizer" : "")
             << " and " << file << " (" << flags.dtype << "), for "

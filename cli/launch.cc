@@ -62,7 +62,15 @@ struct Child {
 };
 
 // A free port now; that another takes it before rank 0 does is unlikely, and rank 0 says so then.
-int free_port(const std::string& address) { return port_of(listen_on(address, 0)); }
+int free_port(const std::string& address) {
+  try {
+    return port_of(listen_on(address, 0));
+  } catch (const UserError&) {
+    throw UserError(cat("--address ", address,
+                        " is not one of this host, so that no free port can be found there: give ",
+                        "one that is, or --port too where --prefix takes rank 0 to it"));
+  }
+}
 
 std::vector<std::string> command_of(const LaunchFlags& flags, int rank) {
   std::string prefix = flags.prefix;
@@ -80,7 +88,7 @@ class Launch {
   explicit Launch(const LaunchFlags& flags) : flags_(flags) {
     sigset_t signals;
     sigemptyset(&signals);
-    for (int one : {SIGINT, SIGTERM, SIGHUP, SIGCHLD}) sigaddset(&signals, one);
+    for (int one : {SIGINT, SIGTERM, SIGHUP, SIGTSTP, SIGCHLD}) sigaddset(&signals, one);
     sigprocmask(SIG_BLOCK, &signals, &before_);
     signals_ = signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK);
     const int port = flags.port > 0 ? flags.port : free_port(flags.address);
@@ -161,15 +169,26 @@ class Launch {
     _exit(127);
   }
 
-  void send(int signal) {
+  void send(int signal) const {
     for (const Child& child : children_)
       if (!child.ended) kill(-child.pid, signal);
   }
 
   void forward_signals() {
     signalfd_siginfo info;
-    while (read(signals_, &info, sizeof info) == sizeof info)
-      if (info.ssi_signo != SIGCHLD) send(static_cast<int>(info.ssi_signo));
+    while (read(signals_, &info, sizeof info) == sizeof info) {
+      if (info.ssi_signo == SIGTSTP)
+        pause();
+      else if (info.ssi_signo != SIGCHLD)
+        send(static_cast<int>(info.ssi_signo));
+    }
+  }
+
+  // All together, until this process is told to go on: the terminal stops this one alone.
+  void pause() const {
+    send(SIGSTOP);
+    raise(SIGSTOP);
+    send(SIGCONT);
   }
 
   void reap() {

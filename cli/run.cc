@@ -77,6 +77,12 @@ int fail(int code, const std::string& message) {
   return code == 3 && world && world->is_of_user() ? 2 : code;
 }
 
+size_t columns_of(int terminal) {
+  winsize size{};
+  const bool known = ioctl(terminal, TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
+  return known ? size.ws_col : std::numeric_limits<size_t>::max();
+}
+
 }  // namespace
 
 void be_silent() {
@@ -91,14 +97,11 @@ bool shows_live(const std::ostream& stream) {
                                : &stream == &std::cerr && Process::own_err && isatty(STDERR_FILENO);
 }
 
-size_t live_columns() {
-  winsize size{};
-  const bool known = ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
-  return known ? size.ws_col : std::numeric_limits<size_t>::max();
-}
+size_t live_columns() { return columns_of(STDOUT_FILENO); }
 
 void Progress::show(const std::string& what) {
-  if (shows_live(std::cerr)) std::cerr << "\r\033[K" << what << " ..." << std::flush;
+  if (shows_live(std::cerr))
+    std::cerr << "\r\033[K" << cat(what, " ...").substr(0, columns_of(STDERR_FILENO) - 1) << std::flush;
 }
 Progress::~Progress() {
   if (shows_live(std::cerr)) std::cerr << "\r\033[K" << std::flush;

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/command.h"
+#include "cli/full_disk.h"
 #include "cli/tokenize_progress.h"
 #include "cli/world.h"
 #include "startrail/base/error.h"
@@ -78,7 +79,8 @@ void run(TokenizeFlags& flags) {
   const auto begin = std::chrono::steady_clock::now();
   const TokenizeResult result = [&] {
     TokenizeDisplay display;
-    return tokenize(options, display.observer());
+    return advise_on_room("make room and give the command again: it goes on after the token files that are finished",
+                          [&] { return tokenize(options, display.observer()); });
   }();
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   if (flags.json)

@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/command.h"
+#include "cli/full_disk.h"
 #include "cli/text_model.h"
 #include "cli/tokenize_progress.h"
 #include "cli/train_report.h"
@@ -18,6 +19,7 @@
 #include "startrail/base/system.h"
 #include "startrail/train/loop/draw_pictures.h"
 #include "startrail/train/model/generate.h"
+#include "startrail/train/store/run_files.h"
 
 namespace startrail::cli {
 namespace {
@@ -216,7 +218,10 @@ void run(TrainFlags& flags) {
     if (!flags.json) display.show(report, job.source->skipped().size());
   };
   training.observer.stop = [] { return interrupts > 0; };
-  const TrainingResult result = train(training, world);
+  const TrainingResult result =
+      advise_on_room(cat("make room, such as by deleting older checkpoints; what was saved is whole, in ",
+                         (fs::path(config.run.folder) / kCheckpointFolder).string()),
+                     [&] { return train(training, world); });
   if (world.first() != 0) return;  // the others have done their part
   if (flags.json) {
     std::cout << to_json(result, *job.source).dump(2) << "\n";

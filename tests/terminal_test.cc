@@ -5,7 +5,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
+
 #include "startrail/base/testing.h"
+#include "startrail/train/data/tokenize/testing.h"
+#include "tests/command.h"
 #include "tests/training.h"
 
 namespace startrail {
@@ -67,9 +71,45 @@ TEST(Terminal, ALiveLineFitsItAlsoAfterAResize) {
     EXPECT_LT(lines[i].size(), 80u) << lines[i];
     cut += lines[i].size() < 30;
   }
-  EXPECT_EQ(lines[0].substr(0, 11), "step 1/150 ");
+  const auto first = std::ranges::find_if(lines, [](const std::string& line) { return line.starts_with("step "); });
+  ASSERT_NE(first, lines.end());
+  EXPECT_EQ(first->substr(0, 11), "step 1/150 ");
   EXPECT_LT(lines[lines.size() - 3].size(), 30u) << lines[lines.size() - 3];
   EXPECT_GT(cut, 10u);
+}
+
+size_t count_of(const std::vector<std::string>& lines, const std::string& begin) {
+  return static_cast<size_t>(
+      std::ranges::count_if(lines, [&](const std::string& line) { return line.starts_with(begin); }));
+}
+
+TEST(Terminal, ShowsThatTextIsTokenizedInALineThatFits) {
+  const TempFolder folder;
+  folder.write("small/tokenizer.json", small_tokenizer());
+  std::string text;
+  for (int i = 0; text.size() < 4'000'000; ++i) text += cat("the line ", i, "\n");
+  const std::vector<std::string> lines = live_lines({"startrail", "tokenize", "--tokenizer", folder.path("small"),
+                                                     "--out", folder.path("out"), folder.write("a.txt", text)},
+                                                    30, 30, 0);
+  EXPECT_GE(count_of(lines, "tokenizing: "), 1u);
+  for (size_t i = 0; i + 1 < lines.size(); ++i) EXPECT_LT(lines[i].size(), 30u) << lines[i];
+}
+
+TEST(Terminal, ShowsThatPicturesAreDrawn) {
+  const TempFolder folder;
+  const std::string run = folder.path("run");
+  ASSERT_EQ(
+      run_command(
+          cat("train --set model.preset=dit-tiny --set model.layers=1 --set model.dim=32 --set data.path=shapes --set "
+              "train.steps=1 --set validate.every=0 --set validate.windows=1 --set run.folder=",
+              run, " --json"))
+          .code,
+      0);
+  const std::vector<std::string> lines = live_lines({"startrail", "sample", "--checkpoint", run, "--classes", "0",
+                                                     "--count", "3", "--steps", "4", "--out", folder.path("a.png")},
+                                                    80, 80, 0);
+  EXPECT_EQ(count_of(lines, "drawing 3 pictures: "), 4u);
+  EXPECT_EQ(count_of(lines, "drawing 3 pictures: 50%"), 1u);
 }
 
 }  // namespace

@@ -1,10 +1,10 @@
 """What tokenizers and transformers make of tokens: the other side of tokens_test.cc.
 
-usage: tokens_reference.py make FOLDER          a tokenizer of ids up to 128,001 in FOLDER/tokenizer, and text as tokens
-                                               of it in the folders FOLDER/data and FOLDER/other
+usage: tokens_reference.py make FOLDER          a tokenizer of ids up to 128,255 in FOLDER/tokenizer, and text in
+                                               FOLDER/text and FOLDER/other.jsonl
        tokens_reference.py check FOLDER MODEL LOSS TOKENS
                                                loads the folder MODEL with its tokenizer, and compares its loss on
-                                               FOLDER/other, in sequences of TOKENS, with LOSS
+                                               FOLDER/other.jsonl, in sequences of TOKENS, with LOSS
 """
 import json
 import os
@@ -33,31 +33,25 @@ def make_tokenizer(folder):
     file = json.loads(tokenizer.to_str())
     file["model"]["vocab"] = {token: 100000 + id for token, id in file["model"]["vocab"].items()}
     file["model"]["vocab"][END] = file["added_tokens"][0]["id"] = 128001
+    file["model"]["vocab"]["<|last|>"] = VOCABULARY - 1
+    file["added_tokens"].append({**file["added_tokens"][0], "content": "<|last|>", "id": VOCABULARY - 1})
     os.makedirs(folder)
     with open(f"{folder}/tokenizer.json", "w") as out:
         json.dump(file, out)
-    return Tokenizer.from_file(f"{folder}/tokenizer.json")
 
 
-def write_tokens(folder, tokenizer, files):
-    os.makedirs(folder)
-    described = []
-    for name, texts in files.items():
-        ids = [id for text in texts for id in tokenizer.encode(text).ids + [tokenizer.token_to_id(END)]]
-        assert min(ids) > 65535
-        numpy.array(ids, dtype="<u4").tofile(f"{folder}/{name}")
-        described.append(dict(name=name, tokens=len(ids), documents=len(texts), checksum=""))
-    with open(f"{folder}/tokens.json", "w") as out:
-        json.dump(dict(version=1, type="uint32", vocabulary=VOCABULARY, end_token=tokenizer.token_to_id(END),
-                       tokenizer=dict(name="small", hash=""), files=described), out)
-    with open(f"{folder}/tokenizer.json", "w") as out:
-        out.write(open(f"{folder}/../tokenizer/tokenizer.json").read())
+def write_lines(file, texts):
+    with open(file, "w") as out:
+        out.writelines(json.dumps({"text": text}) + "\n" for text in texts)
 
 
 def make(folder):
-    tokenizer = make_tokenizer(f"{folder}/tokenizer")
-    write_tokens(f"{folder}/data", tokenizer, {"b.bin": documents(1, 60), "a.bin": documents(2, 60)})
-    write_tokens(f"{folder}/other", tokenizer, {"a.bin": documents(3, 12)})
+    make_tokenizer(f"{folder}/tokenizer")
+    os.makedirs(f"{folder}/text")
+    write_lines(f"{folder}/text/b.jsonl", documents(1, 60))
+    with open(f"{folder}/text/a.txt", "w") as out:
+        out.write("\n".join(documents(2, 60)))
+    write_lines(f"{folder}/other.jsonl", documents(3, 12))
 
 
 def check(folder, model_folder, loss, tokens):
@@ -78,7 +72,8 @@ def check(folder, model_folder, loss, tokens):
     assert not any(loading.values()), loading
     assert model.config.eos_token_id == model.generation_config.eos_token_id == 128001
     assert model.config.vocab_size == VOCABULARY
-    row = torch.from_numpy(numpy.fromfile(f"{folder}/other/a.bin", dtype="<u4").astype("int64"))
+    row = torch.tensor([id for text in documents(3, 12) for id in [*original.encode(text).ids, 128001]])
+    assert row.min() > 65535
     count, losses = (len(row) - 1) // tokens, []
     with torch.no_grad():
         for i in range(count):

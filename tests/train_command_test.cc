@@ -47,7 +47,8 @@ void expect_parts(const Ended& ended, int code, const std::vector<std::string>& 
 }
 
 TEST_F(TrainCommand, ShowsProgressSummaryAndWritesTheRun) {
-  const Ended ended = run_command(train("--set parallel.ranks=4 --profile " + folder_.path("trace.json")));
+  const Ended ended = run_command(
+      train("--set parallel.ranks=4 --set parallel.grid=startrail:2 --profile " + folder_.path("trace.json")));
   expect_parts(
       ended, 0,
       {"parameters: 1 layers, dim 64", "4 on", "startrail:2", "step 6/6  loss", "val ", "tok/s", "waiting", "ETA",
@@ -85,8 +86,9 @@ TEST_F(TrainCommand, ShowsProgressSummaryAndWritesTheRun) {
 
   expect_parts(run_command(train()), 2, {"already holds a run", "--resume"});
   expect_parts(run_command("train --resume " + run_folder()), 2, {"at step 6", "train.steps"});
-  expect_parts(run_command(cat("train --resume ", run_folder(), " --set train.steps=8 --set parallel.ranks=2")), 0,
-               {"from step 6", "step 8/8"});
+  expect_parts(run_command(cat("train --resume ", run_folder(),
+                               " --set train.steps=8 --set parallel.ranks=2 --set parallel.grid=auto")),
+               0, {"from step 6", "step 8/8"});
   folder_.write("data/0.txt", "other text\n");
   expect_parts(run_command(cat("train --resume ", run_folder(), " --set train.steps=9")), 2, {"is not what it was"});
   expect_parts(run_command(cat("train --resume ", run_folder(), " --set train.steps=9 --set data.allow_changed=true")),
@@ -279,9 +281,9 @@ TEST_F(TrainCommand, NeverEndsWellWithoutANumber) {
 
 // Weights so large that the loss overflows at once: what is shown says so, and never "nan".
 TEST_F(TrainCommand, SaysThatItDiverged) {
-  const Ended ended =
-      run_command(train("--set train.learning_rate=1000 --set train.clip=0 --set train.warmup=0 --set "
-                        "train.precision=float32 --set train.weight_decay=1000 --set train.steps=12"));
+  const Ended ended = run_command(
+      train("--set train.learning_rate=1000 --set train.clip=0 --set train.warmup=0 --set "
+            "train.precision=float32 --set train.weight_decay=1000 --set train.steps=12 --set validate.every=6"));
   expect_parts(ended, 2,
                {"\nthe loss is no longer a number: the run diverged at step ", "loss not a number",
                 "startrail: the loss is no longer a number: the run diverged at step ",

@@ -9,6 +9,7 @@ import sys
 import tempfile
 import time
 import unittest
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 BUILD = Path(sys.argv.pop(1) if len(sys.argv) > 1 and not sys.argv[1].startswith("-") else "build").resolve()
@@ -97,8 +98,8 @@ class Job:
         self.output.close()
 
     def text(self):
-        self.output.seek(0)
-        return self.output.read().decode(errors="replace")
+        # Not by the file's own place, which is the processes' too: what they write meanwhile would go there.
+        return os.pread(self.output.fileno(), os.fstat(self.output.fileno()).st_size, 0).decode(errors="replace")
 
     def ranks(self):
         """Process ids by rank."""
@@ -148,6 +149,29 @@ def losses_of(run_folder):
         if "loss" in entry:
             found[entry["step"]] = entry["loss"]
     return found
+
+
+def run_together(at_once):
+    """Runs the tests of the main module, or those that are named, several at once: mostly they wait."""
+    loader, module = unittest.defaultTestLoader, sys.modules["__main__"]
+    names = [name for name in sys.argv[1:] if not name.startswith("-")]
+    suite = loader.loadTestsFromNames(names, module) if names else loader.loadTestsFromModule(module)
+
+    def flat(tests):
+        return [one for test in tests for one in (flat(test) if isinstance(test, unittest.TestSuite) else [test])]
+
+    def one(test):
+        start, result = time.monotonic(), unittest.TestResult()
+        test(result)
+        problems = [text for _, text in result.failures + result.errors]
+        ended = "FAILED" if problems else f"skipped: {result.skipped[0][1]}" if result.skipped else "ok"
+        print("\n".join([f"{test.id()}: {ended} ({time.monotonic() - start:.1f} s)", *problems]), flush=True)
+        return not problems
+
+    with ThreadPoolExecutor(at_once) as pool:
+        well = list(pool.map(one, flat(suite)))
+    print(f"{len(well)} tests, {len(well) - sum(well)} failed", flush=True)
+    sys.exit(0 if well and all(well) else 1)
 
 
 class Folder(tempfile.TemporaryDirectory):

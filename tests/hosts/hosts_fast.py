@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Ranks as processes, as far as every change should be tried: exact as local ranks, trained to the same bits, ended well.
-usage: hosts_fast.py <build folder> [unittest's options]"""
+usage: hosts_fast.py <build folder> [names of tests]"""
 import contextlib
 import json
 import os
@@ -8,10 +8,9 @@ import random
 import re
 import signal
 import time
-import unittest
 from concurrent.futures import ThreadPoolExecutor
 
-from hosts import STARTRAIL, WORKER, Folder, HostsTest, Job, launch, losses_of, run, torchrun
+from hosts import STARTRAIL, WORKER, Folder, HostsTest, Job, launch, losses_of, run, run_together, torchrun
 
 SEED = int(os.environ.get("STARTRAIL_SEED", random.randrange(1 << 30)))
 CASES = int(os.environ.get("STARTRAIL_CASES", 20))  # of each number of processes
@@ -124,6 +123,7 @@ class Refusals(HostsTest):
                 (launch(2, *folder.train("run", "--set", "parallel.ranks=4")),
                  "parallel.ranks is 4, but 2 processes were started"),
                 (launch(2, "plan"), "plan runs in one process, but startrail launch started 2 of them"),
+                (launch(2, "attend", options=["--address", "192.0.2.1"]), "--address 192.0.2.1 is not one of this host"),
                 ([STARTRAIL, "attend", "--comm", "gloo"], "--comm gloo needs one process for each rank"),
                 ([STARTRAIL, "attend", "--comm", "mpi"], "comm 'mpi' is not known; valid: auto, local, gloo"),
             ]
@@ -146,10 +146,11 @@ class Refusals(HostsTest):
     def test_name_the_rank_that_cannot_use_the_run_folder(self):
         with Folder() as folder:
             (folder.path / "elsewhere").mkdir()
-            script = f'if [ "$RANK" = 1 ]; then cd {folder.path}/elsewhere; else cd {folder.path}; fi; exec "$@"'
-            code, text = run(torchrun(2, "sh", "-c", script, "sh", STARTRAIL, *folder.train("run"), "--set",
-                                      "run.folder=mine"))
-            self.assertNotEqual(code, 0)
+            train = [STARTRAIL, *folder.train("run"), "--set", "run.folder=mine"]
+            with by_hand([["sh", "-c", f'cd {place}; exec "$@"', "sh", *train]
+                          for place in (folder.path, folder.path / "elsewhere")]) as jobs:
+                self.assertEqual([job.wait(60) for job in jobs], [2, 2], jobs[0].text() + jobs[1].text())
+                text = jobs[0].text() + jobs[1].text()
             self.assertRegex(text, r"rank 1 on \S+ cannot use run.folder mine: it does not see what rank 0 wrote there; it "
                                    "must be the same folder for all ranks")
             self.assertNotIn("step 1/", text)
@@ -192,7 +193,7 @@ class Faults(HostsTest):
     def train_and_harm(self, victim, harm, ended_by=None):
         with Folder() as folder:
             more = ["--set", "train.steps=100000", "--set", "run.save_every=2", "--set", "parallel.timeout_s=3"]
-            options = ["--label", "--grace", 4]
+            options = ["--label", "--grace", 3]
             with Job(launch(4, *folder.train("run", *more), options=options)) as job:
                 self.assertTrue(job.wait_for("step 1/"), job.text())
                 while not (folder.path / "run/checkpoints/latest").exists():
@@ -203,7 +204,7 @@ class Faults(HostsTest):
             self.assertEqual(code, 0, text)
 
     def attend_and_harm(self, victim, harm, ended_by=None):
-        command = launch(4, "attend", "--tokens", 8192, "--repeat", 50, "--timeout-s", 3, options=["--label", "--grace", 4])
+        command = launch(4, "attend", "--tokens", 8192, "--repeat", 50, "--timeout-s", 3, options=["--label", "--grace", 3])
         with Job(command) as job:
             self.assertTrue(job.wait_for("4 ranks by"), job.text())
             time.sleep(random.uniform(0.5, 1.5))
@@ -262,4 +263,4 @@ class Faults(HostsTest):
 
 
 if __name__ == "__main__":
-    unittest.main(verbosity=2)
+    run_together(3)

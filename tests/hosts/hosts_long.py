@@ -2,6 +2,7 @@
 """Ranks as processes, in full: many cases, kills and stops at random moments, real launchers, two hosts, strangers at
 the ports. `make test-hosts` runs it; as root it installs the launchers that are missing, otherwise their tests are
 skipped. usage: hosts_long.py <build folder> [unittest's options]"""
+import json
 import os
 import random
 import re
@@ -79,6 +80,27 @@ class Pictures(HostsTest):
             self.assertEqual(losses["gloo"], losses["local"])
 
 
+class Traces(HostsTest):
+    def test_have_a_common_clock(self):
+        """Also of hosts that are one node: here they are processes whose clocks are 1,000 s apart."""
+        if not ROOT:
+            self.skipTest("clocks that differ on one machine need root")
+        with Folder() as folder:
+            trace = folder.path / "trace.json"
+            prefix = "unshare --time --monotonic {rank}000 --fork env STARTRAIL_NODE=one"
+            code, text = run(launch(2, *folder.train("run", "--set", "train.steps=3", "--profile", trace),
+                                    options=["--prefix", prefix]))
+            self.assertEqual(code, 0, text)
+            self.assertIn("on 1 node (one)", text)
+            spans = {}
+            for event in json.loads(trace.read_text())["traceEvents"]:
+                if "ts" in event:
+                    spans.setdefault(event["pid"], []).append(event["ts"])
+            self.assertEqual(sorted(spans), [0, 1])
+            for end in (min, max):  # both ranks take part in every step
+                self.assertLess(abs(end(spans[0]) - end(spans[1])), 1e6)
+
+
 class Signals(HostsTest):
     """Being asked to end saves and stops, whoever asks."""
 
@@ -98,6 +120,20 @@ class Signals(HostsTest):
         with Folder() as folder:
             with Job(launch(3, *folder.train("run", "--set", "train.steps=100000"))) as job:
                 self.expect_saved(job, folder, lambda: os.kill(job.process.pid, signal.SIGINT))
+
+    def test_pause_of_launch_is_one_of_all(self):
+        with Folder() as folder:
+            more = ["--set", "train.steps=100000", "--set", "parallel.timeout_s=2"]
+            with Job(launch(3, *folder.train("run", *more))) as job:
+                self.assertTrue(job.wait_for("step 1/"), job.text())
+                os.kill(job.process.pid, signal.SIGTSTP)
+                time.sleep(1)
+                states = [Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] for pid in job.ranks().values()]
+                self.assertEqual(states, ["T"] * 3)
+                time.sleep(3)
+                os.kill(job.process.pid, signal.SIGCONT)
+                time.sleep(1)
+                self.expect_saved(job, folder, lambda: os.kill(job.process.pid, signal.SIGTERM))
 
     def test_scancel(self):
         if not ROOT:
@@ -202,6 +238,33 @@ class Faults(HostsTest):
         code, text = run(command, 600)
         self.assertEqual(code, 0, text)
         self.assertGreater(float(re.search(r'"backward_ms": ([\d.]+)', text).group(1)), 2 * 2 * 3 * 1000, text)
+
+    def expect_restart(self, folder, until, *command):
+        """Training on two ranks, of which one is killed when `until` is there, goes on from another checkpoint."""
+        once = folder.path / "once"
+        script = (f'if [ "$RANK" = 1 ] && [ ! -e {once} ]; then touch {once}; "$@" & p=$!; '
+                  f'until [ -e {until} ]; do sleep 0.02; done; kill -9 $p; exit 9; fi; exec "$@"')
+        with Job(torchrun(2, "sh", "-c", script, "sh", STARTRAIL, "train", *command, options=["--max-restarts", 1])) as job:
+            self.assertEqual(job.wait(100), 0, job.text())
+            self.assertEqual(len(set(re.findall(r"from step (\d+)", job.text()))), 2, job.text())
+
+    def test_restart_goes_on_with_what_began_with_a_checkpoint(self):
+        """Of another run, where by the restart there is one of its own; and of its own, which is removed by then."""
+        for name, keep in (("other", 0), ("straight", 1)):
+            with Folder() as folder:
+                steps = ["--set", "train.steps=40", "--set", "run.save_every=5", "--set", "run.keep=0"]
+                code, text = run([STARTRAIL, *folder.train("straight", *steps, "--set", "parallel.ranks=2")])
+                self.assertEqual(code, 0, text)
+                straight = losses_of(folder.path / "straight")
+                begins = folder.path / "straight/checkpoints/step-00000005"
+                own = folder.path / name / "checkpoints"
+                if name == "straight":
+                    for later in own.glob("step-000000[1-4]*"):
+                        shutil.rmtree(later)
+                self.expect_restart(folder, own / "step-00000015", "--resume", begins, "--set",
+                                    f"run.folder={folder.path / name}", "--set", f"run.keep={keep}")
+                found = losses_of(folder.path / name)
+                self.assertEqual({step: found[step] for step in range(6, 41)}, {step: straight[step] for step in range(6, 41)})
 
     def test_a_step_that_takes_too_long_is_not_saved(self):
         with Folder() as folder:
@@ -401,6 +464,13 @@ class Hosts(HostsTest):
             with jobs[0], jobs[1]:
                 self.assertEqual([job.wait() for job in jobs], [0, 0], jobs[0].text() + jobs[1].text())
                 self.assertIn("between the 2 nodes go", jobs[0].text())
+
+    def test_are_reached_by_launch_with_a_prefix(self):
+        with TwoHosts() as hosts:
+            options = ["--address", "10.78.0.1", "--port", 29711, "--prefix", f"ip netns exec {hosts.name}-{{rank}}"]
+            code, text = run(launch(2, "attend", "--grid", "ring", "--tokens", 500, "--repeat", 1, "--check", options=options))
+            self.assertEqual(code, 0, text)
+            self.assertIn("passed: against a float64 reference", text)
 
     def test_cut_gives_a_verdict_on_each_side(self):
         with TwoHosts() as hosts, Folder() as folder:

@@ -2,8 +2,12 @@
 
 #include <ATen/ATen.h>
 #include <algorithm>
+#include <filesystem>
+#include <fstream>
 #include <limits>
 #include <torch/csrc/distributed/c10d/Work.hpp>
+
+#include "startrail/base/error.h"
 
 namespace startrail {
 namespace {
@@ -14,14 +18,23 @@ void pass(Group& group, Post::Way way, const at::Tensor& tensor, int peer) {
   group.channel().wait(group.channel().post({{way, tensor, peer, kTag}}));
 }
 
+// The same for all processes that read the same clock.
+std::string clock_name() {
+  std::string kernel;
+  std::ifstream("/proc/sys/kernel/random/boot_id") >> kernel;
+  std::error_code none;
+  return cat(kernel, " ", std::filesystem::read_symlink("/proc/self/ns/time", none).string());
+}
+
 }  // namespace
 
-std::vector<double> clock_shifts_us(Group& group, const std::vector<std::string>& nodes) {
-  std::vector<double> shifts(nodes.size(), 0);
+std::vector<double> clock_shifts_us(Group& group) {
+  const std::vector<std::string> clocks = group.control().gather(clock_name());
+  std::vector<double> shifts(clocks.size(), 0);
   at::Tensor time = at::zeros({1}, at::kDouble);
   for (int rank = 1; rank < group.size(); ++rank) {
-    const auto speaker = static_cast<int>(std::find(nodes.begin(), nodes.end(), nodes[rank]) - nodes.begin());
-    if (speaker < rank) {  // its node's clock is known
+    const auto speaker = static_cast<int>(std::find(clocks.begin(), clocks.end(), clocks[rank]) - clocks.begin());
+    if (speaker < rank) {  // its clock is known
       shifts[rank] = shifts[speaker];
       continue;
     }

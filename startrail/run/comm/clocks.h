@@ -1,7 +1,6 @@
 // How the clocks of hosts differ, so that what their ranks wrote down can be laid side by side.
 #pragma once
 
-#include <string>
 #include <vector>
 
 #include "startrail/run/comm/group.h"
@@ -9,8 +8,8 @@
 namespace startrail {
 
 // What to add to each rank's RankTrace::now_us() to have the first rank's, by rank: on the first rank, and nothing
-// elsewhere. All ranks call it; `nodes` names the node of each, whose ranks share a clock. Of many round trips the
-// quickest counts, which under load is some ten microseconds off.
-std::vector<double> clock_shifts_us(Group& group, const std::vector<std::string>& nodes);
+// elsewhere. All ranks call it. Those of one kernel share a clock, whatever node they count for. Of many round trips
+// the quickest counts, which under load is some ten microseconds off.
+std::vector<double> clock_shifts_us(Group& group);
 
 }  // namespace startrail

@@ -181,9 +181,18 @@ void set_ranks(TrainConfig& config, const Overrides& overrides, int processes) {
   config.parallel.ranks = processes;
 }
 
-// Of a job that is started again: the run's folder, when it holds a checkpoint by now.
-std::string newest_of(const TrainConfig& config) {
-  return has_checkpoint(config.run.folder) ? fs::absolute(config.run.folder).string() : "";
+// Of a job that is started again: the run's folder, when it holds a checkpoint by now. Nothing when `from` is of it: to
+// go back to that one was asked for.
+std::string newest_of(const TrainConfig& config, const fs::path& from) {
+  const bool own = from.parent_path() == fs::weakly_canonical(config.run.folder) / kCheckpointFolder;
+  return !own && has_checkpoint(config.run.folder) ? fs::absolute(config.run.folder).string() : "";
+}
+
+// Of a job that is started again, what it goes on from: its run when the checkpoint that it began with is one of those
+// that were removed for newer ones since.
+fs::path still_there(const fs::path& resume) {
+  const fs::path folder = resume.parent_path();
+  return fs::exists(resume) || folder.filename() != kCheckpointFolder ? resume : folder.parent_path();
 }
 
 // What is asked for, going on from `resume`, a run or a checkpoint, if it is not "".
@@ -193,7 +202,7 @@ TrainJob job_of(const TrainRequest& request, const std::string& resume, World* p
   };
   std::vector<std::string> warnings;
   const fs::path checkpoint = resume.empty() ? "" : once([&] {
-    const WholeCheckpoint whole = find_whole_checkpoint(resume);
+    const WholeCheckpoint whole = find_whole_checkpoint(request.restarted ? still_there(resume) : fs::path(resume));
     if (!whole.warning.empty()) warnings.push_back(whole.warning);
     return fs::canonical(whole.path).string();
   });
@@ -204,9 +213,9 @@ TrainJob job_of(const TrainRequest& request, const std::string& resume, World* p
   const Overrides overrides = read_overrides(request);
   auto [config, model] = resolve(base, overrides);
   const bool automatic = request.resume == kResumeAuto;
-  if (resume.empty() && (automatic || request.restarted)) {
-    const std::string newest = once([&, &config = config] { return newest_of(config); });
-    if (!newest.empty())
+  if ((resume.empty() && automatic) || request.restarted) {
+    const std::string newest = once([&, &config = config] { return newest_of(config, checkpoint); });
+    if (!newest.empty() && newest != resume)
       return job_of(
           automatic
               ? request

@@ -364,7 +364,7 @@ TrainingResult train(const Training& training, World& world) {
   world.run(static_cast<int>(training.config.parallel.threads), [&](const std::shared_ptr<Group>& group) {
     TrainingResult mine = train_rank(told, group);
     if (!training.profile.empty()) {
-      std::vector<double> clocks = clock_shifts_us(*group, world.nodes());
+      std::vector<double> clocks = clock_shifts_us(*group);
       std::vector<std::string> all = group->control().collect(mine.trace ? trace_text(*mine.trace) : "");
       if (group->rank() == 0) {
         shifts = std::move(clocks);

@@ -3,6 +3,7 @@
 #include <fstream>
 #include <iterator>
 #include <nlohmann/json.hpp>
+#include <vector>
 
 #include "startrail/base/error.h"
 #include "startrail/base/file.h"
@@ -34,14 +35,9 @@ void take_tokenizer(const fs::path& folder, Companions& to) {
   take_file(folder, kTokenizer, to);
   if (!to.files.contains(kTokenizer)) return;
   for (const char* name : kOthers) take_file(folder, name, to);
-}
-
-json parse(const Companions& from, const std::string& name) {
-  try {
-    return json::parse(from.files.at(name));
-  } catch (const json::exception& error) {
-    throw UserError(cat(name, " is not whole JSON: ", error.what()));
-  }
+  for (const char* name : {kTokenizer, kTokenizerConfig})  // what is read here
+    if (to.files.contains(name) && !read_json(folder / name).is_object())
+      throw UserError(cat((folder / name).string(), " holds no JSON object"));
 }
 
 // The tokens that a tokenizer.json adds to those it learned, which special ones are among, and those.
@@ -50,14 +46,15 @@ class Spelling {
   explicit Spelling(json tokenizer) : tokenizer_(std::move(tokenizer)) {}
 
   json id_of(const std::string& token) const {
-    for (const json& added : tokenizer_.value("added_tokens", json::array()))
-      if (added.value("content", "") == token) return added.value("id", json());
+    for (const json& added : added_tokens())
+      if (added.value("content", json()) == token) return added.value("id", json());
     const json& known = learned();
     return known.is_object() && known.contains(token) ? known[token] : json();
   }
   std::string token_of(const json& id) const {
-    for (const json& added : tokenizer_.value("added_tokens", json::array()))
-      if (added.value("id", json()) == id) return added.value("content", "");
+    for (const json& added : added_tokens())
+      if (added.value("id", json()) == id && added.value("content", json()).is_string())
+        return added["content"].get<std::string>();
     const json& known = learned();
     if (known.is_object())
       for (const auto& [token, its] : known.items())
@@ -66,6 +63,13 @@ class Spelling {
   }
 
  private:
+  // Those that are objects: what else there may be, the tokenizer itself refuses.
+  std::vector<json> added_tokens() const {
+    std::vector<json> all;
+    for (const json& added : tokenizer_.value("added_tokens", json()))
+      if (added.is_object()) all.push_back(added);
+    return all;
+  }
   const json& learned() const {
     static const json none;
     const auto model = tokenizer_.find("model");
@@ -77,14 +81,14 @@ class Spelling {
 
 // A tokenizer_config.json names special tokens by what they spell, some with an object around it.
 std::string special_token(const json& config, const char* name) {
-  const json found = config.value(name, json());
-  if (found.is_string()) return found;
-  return found.is_object() ? found.value("content", "") : "";
+  json found = config.value(name, json());
+  if (found.is_object()) found = found.value("content", json());
+  return found.is_string() ? found.get<std::string>() : "";
 }
 
 // What transformers needs and the folder did not have.
 void complete(Companions& all, json& ids) {
-  const Spelling spelling(parse(all, kTokenizer));
+  const Spelling spelling(json::parse(all.files.at(kTokenizer)));
   if (!all.files.contains(kTokenizerConfig)) {
     // Without a class transformers would take that of the model's kind, which cuts text in its own way.
     json config{{"tokenizer_class", "PreTrainedTokenizerFast"}};
@@ -95,7 +99,7 @@ void complete(Companions& all, json& ids) {
     }
     all.files[kTokenizerConfig] = config.dump(2) + "\n";
   }
-  const json config = parse(all, kTokenizerConfig);
+  const json config = json::parse(all.files.at(kTokenizerConfig));
   for (const char* name : {"bos_token", "eos_token"})
     if (const std::string token = special_token(config, name); !token.empty() && !ids.contains(cat(name, "_id")))
       if (const json id = spelling.id_of(token); !id.is_null()) ids[cat(name, "_id")] = id;

@@ -60,8 +60,13 @@ TEST(Companions, OfANewModelAreThoseOfItsTokens) {
   EXPECT_EQ(both.files.at("tokenizer.json"), R"({"added_tokens": []})");
   EXPECT_EQ(json::parse(both.ids), (json{{"eos_token_id", 7}}));
   folder.write("model/tokenizer.json", "{");
-  EXPECT_NE(error_of([&] { make_companions(folder.path("model")); }).find("tokenizer.json is not whole JSON"),
-            std::string::npos);
+  const auto refusal = [&] { return error_of([&] { make_companions(folder.path("model")); }); };
+  EXPECT_EQ(refusal(), cat(folder.path("model/tokenizer.json"), " is not whole JSON: it cannot be read beyond byte 2"));
+  folder.write("model/tokenizer.json", R"({"added_tokens": 3, "model": []})");
+  folder.write("model/tokenizer_config.json", "[1]");
+  EXPECT_EQ(refusal(), cat(folder.path("model/tokenizer_config.json"), " holds no JSON object"));
+  folder.write("model/tokenizer_config.json", R"({"eos_token": {"content": 7}, "bos_token": "<begin>"})");
+  EXPECT_EQ(refusal(), "no error");
   EXPECT_EQ(end_ids(folder.path("model")), Ids());
 }
 

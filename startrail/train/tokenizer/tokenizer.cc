@@ -156,8 +156,11 @@ Tokenizer::Tokenizer(const std::filesystem::path& path) {
     state_ = std::make_unique<const State>(json::parse(in));
   } catch (const UserError& error) {
     throw UserError(cat(file.string(), ": ", error.what()));
+  } catch (const json::parse_error& error) {  // its own words may quote the whole file
+    throw UserError(cat(file.string(), " is not whole JSON: it cannot be read beyond byte ", error.byte));
   } catch (const json::exception& error) {
-    throw UserError(cat(file.string(), " is not a whole tokenizer.json: ", error.what()));
+    const std::string what = error.what();  // [json.exception.NAME.NUMBER] and a few words
+    throw UserError(cat(file.string(), " is no tokenizer.json: ", what.substr(what.find("] ") + 2)));
   }
 }
 

@@ -115,13 +115,18 @@ size_t TextStream::read(char* out, size_t bytes) {
   try {
     for (bool more = true; more;) {
       more = !rest_.empty() || fill();
-      if (const size_t got = unpacker_->unpack(rest_, out, bytes); got > 0) return got;
+      if (const size_t got = unpacker_->unpack(rest_, out, bytes); got > 0) {
+        lines_ += std::count(out, out + got, '\n');
+        return got;
+      }
     }
   } catch (const Damage& damage) {
-    throw UserError(cat(path_, " is damaged near byte ", at_ - static_cast<int64_t>(rest_.size()), ": ", damage.what));
+    throw UserError(cat(path_, " is damaged after line ", lines_, " of its text, near byte ",
+                        at_ - static_cast<int64_t>(rest_.size()), ": ", damage.what));
   }
   if (!unpacker_->whole)
-    throw UserError(cat(path_, " is cut short: it ends after ", at_, " bytes in the middle of its packed text"));
+    throw UserError(cat(path_, " is cut short after line ", lines_, " of its text: it ends after ", at_,
+                        " bytes in the middle of what is packed"));
   return 0;
 }
 

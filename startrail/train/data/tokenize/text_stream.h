@@ -38,6 +38,7 @@ class TextStream {
   std::unique_ptr<Unpacker> unpacker_;  // none for a plain file
   std::vector<char> packed_;
   std::string_view rest_;  // of `packed_`
+  int64_t lines_ = 0;      // that ended, of what was unpacked
 };
 
 }  // namespace startrail

@@ -27,7 +27,7 @@ class Tokenize : public testing::Test {
     } catch (const std::runtime_error& error) {  // a disk's fault is none of the user's
       return error.what();
     }
-    return "";
+    return "no error";
   }
   // Everything a finished folder holds but its journal.
   std::string all_bytes(const std::string& out) const {
