@@ -14,8 +14,16 @@ namespace {
 
 // Tokens first, as blocks are; no copy when the tokens are outermost in memory already (batch 1 of a model's [T, H,
 // D]).
-at::Tensor tokens_first(const at::Tensor& t) { return t.permute({2, 0, 1, 3}).unsqueeze(1).contiguous(); }
-at::Tensor tokens_third(const at::Tensor& t, int64_t plane) { return t.select(1, plane).permute({1, 2, 0, 3}); }
+at::Tensor tokens_first(const at::Tensor& t) {
+  return t
+      .as_strided({t.size(2), 1, t.size(0), t.size(1), t.size(3)},
+                  {t.stride(2), t.stride(2), t.stride(0), t.stride(1), t.stride(3)})
+      .contiguous();
+}
+at::Tensor tokens_third(const at::Tensor& t, int64_t plane) {
+  return t.as_strided({t.size(2), t.size(3), t.size(0), t.size(4)},
+                      {t.stride(2), t.stride(3), t.stride(0), t.stride(4)}, t.storage_offset() + plane * t.stride(1));
+}
 
 void check_ranks(const AttentionOptions& options, int ranks) {
   if (options.grid.ranks() != ranks)

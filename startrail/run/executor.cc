@@ -19,8 +19,13 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 // [batch, heads, tokens, dim] (or without dim) of one plane of a block's tensor, without a copy.
 at::Tensor plane(const at::Tensor& tensor, int64_t index) {
-  const at::Tensor t = tensor.select(1, index);
-  return t.dim() == 4 ? t.permute({1, 2, 0, 3}) : t.permute({1, 2, 0});
+  // In one call, since several views for each plane would be most of the time of a small attention.
+  const auto sizes = tensor.sizes(), strides = tensor.strides();
+  const int64_t offset = tensor.storage_offset() + index * strides[1];
+  if (tensor.dim() == 5)
+    return tensor.as_strided({sizes[2], sizes[3], sizes[0], sizes[4]}, {strides[2], strides[3], strides[0], strides[4]},
+                             offset);
+  return tensor.as_strided({sizes[2], sizes[3], sizes[0]}, {strides[2], strides[3], strides[0]}, offset);
 }
 
 // How many rows of a tensor hold about so many values, 1 or more.

@@ -108,7 +108,7 @@ def refusals():
     bodies = {
         "whole batch": lambda: llama(**batch),
         "generate": lambda: llama.generate(batch["input_ids"][:, :8], max_new_tokens=2),
-        "padding given to the model": lambda: llama(**{**part(), "attention_mask": mask[:, :len(st.positions(TOKENS))]}),
+        "padding given to the model": lambda: llama(**{**part(), "attention_mask": mask[:, -len(st.positions(TOKENS)):]}),
         "dropout": lambda: make_model("Llama", "startrail", attention_dropout=0.1).train()(**part()),
         "rope": lambda: make_model("Llama", "startrail", rope_parameters=dict(
             rope_type="dynamic", factor=2.0, rope_theta=1e4))(**part()),

@@ -37,6 +37,8 @@ class Meter {
   void waited_for_control(double seconds) { counts_.control_wait_seconds += seconds; }
   // Runs `body` and counts its processor time as `op`'s; a trace also gets its label.
   void timed(Op op, const TraceLabel* label, const std::function<void()>& body);
+  // Whether processor time is counted: asking for it takes as long as a small step.
+  void count_busy(bool counts) { counts_busy_ = counts; }
 
   // Where steps and messages are written down from now on; null: nowhere.
   void record_to(std::shared_ptr<RankTrace> trace) { trace_ = std::move(trace); }
@@ -45,6 +47,7 @@ class Meter {
 
  private:
   Counts counts_;
+  bool counts_busy_ = true;
   std::shared_ptr<RankTrace> trace_;
 };
 

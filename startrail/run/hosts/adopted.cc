@@ -34,6 +34,7 @@ AdoptedGroup::AdoptedGroup(c10::intrusive_ptr<c10d::Backend> backend, const std:
     gloo_.set_limit(std::chrono::milliseconds::max());
   }
   group_ = std::make_unique<Group>(gloo_.backend(), slots_);
+  group_->meter().count_busy(false);
 }
 
 AdoptedGroup::~AdoptedGroup() { watch_.reset(); }
