@@ -47,8 +47,8 @@ TEST(TextStream, RefusesWhatIsCutShortOrDamaged) {
       const std::string error = error_of([&] { read_all(file); });
       EXPECT_TRUE(error.starts_with(cat(file, " is cut short after line "))) << error;
       EXPECT_TRUE(error.ends_with(cat(" of its text: it ends after ", size, " bytes in the middle of what is packed")));
-      if (size < 10 || size + 1 == packed.size())  // in between it is for the packing to say
-        EXPECT_EQ(error.find(" after line 0 ") == std::string::npos, size > 10) << error;
+      if (size == packed.size() / 3) continue;  // how much of it can be unpacked is for the packing to say
+      EXPECT_EQ(error.find(" after line 0 ") == std::string::npos, size > 10) << error;
     }
     std::string damaged = packed;
     damaged[packed.size() / 2] ^= 0x55;
