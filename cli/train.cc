@@ -185,15 +185,22 @@ void run(TrainFlags& flags) {
   world.compare(job_facts(job));
   const int threads = world.threads_each(static_cast<int>(config.parallel.threads));
   const Estimate estimated = estimate(config, job.model, threads);
+  const int64_t base = process_memory();  // nothing has been computed yet
   check_start(job, world, flags.profile);
   if (!flags.json) print_job(job, estimated, world);
-  for (const std::string& warning : job.warnings)
+  std::vector<std::string> warnings = job.warnings;
+  if (const std::string crowd = crowd_warning(config.parallel.ranks, thread_count(config));
+      !processes && !crowd.empty())
+    warnings.push_back(crowd);
+  for (const std::string& warning : warnings)
     if (world.first() == 0) std::cerr << "startrail: warning: " << warning << "\n";
   if (flags.dry_run) {
     if (flags.json)
-      std::cout << to_json(job, estimated).dump(2) << "\n";
+      std::cout << to_json(job, estimated, base).dump(2) << "\n";
     else
-      std::cout << "dry run: settings, sizes, memory, folders and "
+      std::cout << "process   " << human_bytes(static_cast<double>(base)) << " besides, for the program and libtorch"
+                << (processes ? ", on every rank" : ", once for all ranks") << "\n"
+                << "dry run: settings, sizes, memory, folders and "
                 << (job.checkpoint.empty() ? "weights" : "the checkpoint") << " were checked"
                 << (!job.tokens                              ? "; pictures are when they are read"
                     : job.tokens->data().training.is_bytes() ? ""

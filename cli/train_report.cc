@@ -173,7 +173,7 @@ void print_summary(const TrainJob& job, const TrainingResult& result, const Esti
   std::cout << "  checkpoint        " << find_checkpoint(job.config.run.folder).string() << "\n";
 }
 
-nlohmann::json to_json(const TrainJob& job, const Estimate& e) {
+nlohmann::json to_json(const TrainJob& job, const Estimate& e, int64_t base) {
   nlohmann::json json{
       {"parameters", e.parameters},
       {"tokens", job.config.train.tokens},
@@ -187,7 +187,8 @@ nlohmann::json to_json(const TrainJob& job, const Estimate& e) {
         {"optimizer", e.optimizer},
         {"saved", e.saved},
         {"working", e.working},
-        {"rank", e.rank_bytes()}}},
+        {"rank", e.rank_bytes()},
+        {"process", base}}},
       {"step_bytes",
        {{"attention", e.attention_bytes}, {"ring_attention", e.ring_attention_bytes}, {"weights", e.weight_bytes}}}};
   if (job.tokens) {

@@ -12,7 +12,7 @@ namespace startrail::cli {
 void print_job(const TrainJob& job, const Estimate& e, const World& world);
 void print_summary(const TrainJob& job, const TrainingResult& result, const Estimate& e);
 
-nlohmann::json to_json(const TrainJob& job, const Estimate& e);
+nlohmann::json to_json(const TrainJob& job, const Estimate& e, int64_t base);
 nlohmann::json to_json(const TrainingResult& result, const Source& source);
 
 // One live line on a terminal; elsewhere a plain line now and then.

@@ -58,8 +58,8 @@ TEST(Terminal, ALiveLineFitsItAlsoAfterAResize) {
   std::vector<std::string> arguments = {"startrail", "train"};
   for (const std::string& set :
        {cat("data.path=", folder.path("data")), cat("run.folder=", folder.path("run")), std::string("train.tokens=64"),
-        std::string("model.layers=1"), std::string("train.steps=150"), std::string("validate.every=3"),
-        std::string("validate.windows=1")}) {
+        std::string("model.layers=1"), std::string("parallel.threads=1"), std::string("train.steps=150"),
+        std::string("validate.every=3"), std::string("validate.windows=1")}) {
     arguments.push_back("--set");
     arguments.push_back(set);
   }

@@ -62,7 +62,8 @@ void kill_and_tokenize(int kills) {
   const TempFolder folder;
   folder.write("small/tokenizer.json", small_tokenizer());
   std::string lines;
-  for (int i = 0; lines.size() < 24'000'000; ++i)
+  const size_t size = kills < 20 ? 6'000'000 : 24'000'000;
+  for (int i = 0; lines.size() < size; ++i)
     lines += cat(R"({"text":")", std::string(i * 7919 % 3000, static_cast<char>('a' + i % 26)), " the ", i, "\"}\n");
   const std::string corpus = folder.write("a.jsonl.zst", zstd(lines)), text = folder.write("b.txt", lines);
   const auto arguments = [&](const std::string& out) -> std::vector<std::string> {

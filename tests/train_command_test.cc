@@ -138,6 +138,13 @@ TEST_F(TrainCommand, DryRunsAndRefusesWhatDoesNotFit) {
   EXPECT_FALSE(fs::exists(run_folder()));
   const json numbers = json::parse(run_command(train("--set parallel.ranks=8 --dry-run --json")).text);
   EXPECT_GT(numbers["memory_bytes"]["rank"], 0);
+  EXPECT_GT(numbers["memory_bytes"]["process"], 50'000'000);
+  expect_parts(dry, 0, {"\nprocess   ", " besides, for the program and libtorch, once for all ranks\n"});
+  const std::string crowd = "--dry-run --set parallel.threads=1 --set parallel.ranks=";
+  EXPECT_EQ(run_command(train(crowd + "8")).text.find("warning"), std::string::npos);
+  expect_parts(
+      run_command(train(crowd + "16")), 0,
+      {"startrail: warning: 16 ranks share 1 thread, more than 8 to each: expect about 1/1.6 of the speed of 8"});
   EXPECT_LT(numbers["step_bytes"]["attention"], numbers["step_bytes"]["ring_attention"]);
   // 40 GB of a sparse token file cost nothing to open, but a sequence of all of it does not fit.
   const std::string big = folder_.write("big.bin", "");
@@ -390,24 +397,28 @@ TEST_F(TrainCommand, OutlivesItsTerminalUnderNohup) {
 }
 
 TEST_F(TrainCommand, StopsAtOnceWhenInterruptedTwice) {
-  // A step of this takes far longer than the time allowed.
-  folder_.write("slow.toml",
-                cat("[model]\ndim = 512\nlayers = 8\nheads = 8\nhidden = 2048\n[data]\npath = \"", folder_.path("data"),
-                    "\"\n[train]\ntokens = 8000\n[run]\nfolder = \"", run_folder(), "\"\n"));
-  const pid_t child = start(folder_.path("slow.toml"), folder_.path("output"));
-  const fs::path written = fs::path(run_folder()) / "metrics.jsonl";  // made before the first step
-  for (int i = 0; i < 600 && !fs::exists(written); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(50));
-  std::this_thread::sleep_for(std::chrono::milliseconds(300));
-  kill(child, SIGINT);
-  std::this_thread::sleep_for(std::chrono::milliseconds(200));
-  ASSERT_EQ(waitpid(child, nullptr, WNOHANG), 0);  // still in its step
-  const auto before = std::chrono::steady_clock::now();
-  kill(child, SIGINT);
-  int status = 0;
-  waitpid(child, &status, 0);
-  EXPECT_LT(std::chrono::steady_clock::now() - before, std::chrono::seconds(2));
-  EXPECT_EQ(WEXITSTATUS(status), 130);
-  EXPECT_FALSE(has_checkpoint(run_folder()));
+  // A step of each takes far longer than the time allowed.
+  for (const std::string slow : {"[model]\ndim = 512\nlayers = 8\nheads = 8\nhidden = 2048\n",
+                                 "[model]\ndim = 64\nlayers = 8\nheads = 4\n[parallel]\nranks = 256\n"}) {
+    SCOPED_TRACE(slow);
+    fs::remove_all(run_folder());
+    folder_.write("slow.toml", cat(slow, "[data]\npath = \"", folder_.path("data"),
+                                   "\"\n[train]\ntokens = 8000\n[run]\nfolder = \"", run_folder(), "\"\n"));
+    const pid_t child = start(folder_.path("slow.toml"), folder_.path("output"));
+    const fs::path written = fs::path(run_folder()) / "metrics.jsonl";  // made before the first step
+    for (int i = 0; i < 600 && !fs::exists(written); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    kill(child, SIGINT);
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    ASSERT_EQ(waitpid(child, nullptr, WNOHANG), 0);  // still in its step
+    const auto before = std::chrono::steady_clock::now();
+    kill(child, SIGINT);
+    int status = 0;
+    waitpid(child, &status, 0);
+    EXPECT_LT(std::chrono::steady_clock::now() - before, std::chrono::seconds(2));
+    EXPECT_EQ(WEXITSTATUS(status), 130);
+    EXPECT_FALSE(has_checkpoint(run_folder()));
+  }
 }
 
 }  // namespace

@@ -299,7 +299,8 @@ TEST(Train, NeedsAboutTheMemoryThatWasEstimated) {
   for (const auto& [tokens, ranks, grid, precision, recompute] :
        {std::tuple(2048, 1, "ring", "float32", true), std::tuple(2048, 1, "ring", "bfloat16", true),
         std::tuple(2048, 1, "ring", "float32", false), std::tuple(8192, 8, "ring", "bfloat16", true),
-        std::tuple(8192, 8, "startrail:2", "float32", true), std::tuple(8192, 4, "ulysses", "bfloat16", true)}) {
+        std::tuple(8192, 8, "startrail:2", "float32", true), std::tuple(8192, 4, "ulysses", "bfloat16", true),
+        std::tuple(2048, 64, "startrail:4", "float32", true)}) {
     config.train.tokens = tokens;
     config.train.precision = precision;
     config.train.recompute = recompute;

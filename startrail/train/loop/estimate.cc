@@ -132,6 +132,18 @@ std::optional<int64_t> number(const char* file, std::string_view name) {
 
 }  // namespace
 
+std::string crowd_warning(int64_t ranks, int threads) {
+  constexpr int64_t kEach = 8;
+  // What a rank does in a step whatever its share of the tokens: calls, messages, its copy of the weights. Fitted to 16
+  // to 256 ranks on 2 cores, 4,096 tokens, 0.9 M parameters (docs/troubleshooting.md).
+  constexpr double kFixed = 0.6;
+  if (ranks <= kEach * threads) return "";
+  const double crowd = static_cast<double>(ranks) / static_cast<double>(kEach * threads);
+  return cat(ranks, " ranks share ", plural(threads, "thread"), ", more than ", kEach, " to each: expect about 1/",
+             fixed(1 + kFixed * (crowd - 1), crowd < 10 ? 1 : 0), " of the speed of ", kEach * threads,
+             "; fewer ranks, or one process for each on more hosts, are faster");
+}
+
 int64_t process_memory() { return number("/proc/self/status", "VmRSS:").value_or(0) * 1024; }
 
 int64_t available_memory() {

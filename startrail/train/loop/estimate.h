@@ -26,6 +26,9 @@ Estimate estimate(const TrainConfig& config, const ModelConfig& model, int threa
 // process pays for besides its estimate.
 int64_t process_memory();
 
+// For people: how much slower ranks are likely to be that are more than 8 to a thread of this process; else "".
+std::string crowd_warning(int64_t ranks, int threads);
+
 // Bytes this process may still use: the machine's or the container's limit, whichever is less.
 int64_t available_memory();
 
