@@ -160,6 +160,39 @@ class Package(unittest.TestCase):
         self.run_in(sys.executable, "-m", "mypy")
         self.run_in(sys.executable, "-m", "ruff", "check", "python", "examples/python")
 
+    def test_installs_from_a_clone_and_as_a_wheel(self):
+        """Into environments of their own, where the first example runs; another torch is refused."""
+        with tempfile.TemporaryDirectory() as folder:
+            clone = f"{folder}/clone"
+            self.run_in("git", "clone", "-q", str(ROOT), clone)
+            clean = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "TORCH_DIR")}
+            pythons = []
+            for name in ("first", "second"):
+                self.run_in(sys.executable, "-m", "venv", f"{folder}/{name}")
+                pythons.append(f"{folder}/{name}/bin/python")
+            pip = lambda python, *words: self.run_in(python, "-m", "pip", "install", "-qq", *words, env=clean)
+            done = subprocess.run([pythons[0], "-m", "pip", "install", clone], capture_output=True, text=True, env=clean)
+            self.assertNotEqual(done.returncode, 0)
+            self.assertIn("pip install torch==2.13.0 first", done.stdout + done.stderr)
+            for python in pythons:
+                pip(python, "torch==2.13.0", "numpy", "transformers==5.22.2", "accelerate==1.15")
+            pip(pythons[0], clone)
+            self.run_in(pythons[0], "-m", "pip", "wheel", "-qq", "--no-deps", "-w", f"{folder}/dist", clone, env=clean)
+            wheel, = Path(f"{folder}/dist").iterdir()
+            self.assertRegex(wheel.name, r"^startrail-.*-py3-none-.*linux.*\.whl$")
+            show("wheel", f"{wheel.name}, {wheel.stat().st_size / 1e6:.2f} MB")
+            pip(pythons[1], str(wheel))
+            for python in pythons:
+                out = self.run_in(python, "-m", "torch.distributed.run", "--nproc-per-node", "4",
+                                  f"{clone}/examples/python/finetune_llama.py", env=dict(clean, ACCELERATE_USE_CPU="true"))
+                show("example", out.strip().splitlines()[-1])
+                self.assertIn("attend", self.run_in(python, "-m", "startrail", "--help", env=clean))
+            library = Path(self.run_in(pythons[1], "-c", "import startrail; print(startrail.__file__)", env=clean).strip())
+            said = subprocess.run([pythons[1], "-c", "import torch; torch.__version__ = '2.14.0'; import startrail"],
+                                  capture_output=True, text=True, env=clean)
+            self.assertIn("pip install 'torch==2.13.*'", said.stderr)
+            self.assertNotIn(folder.encode(), (library.parent / "libstartrail_operators.so").read_bytes())
+
     def test_host_cost(self):
         found = ranks.run("more_checks", "host_cost", world=1)[0]
         show("us a call", {name: round(1e6 * value, 1) for name, value in found.items()})
