@@ -13,9 +13,9 @@ namespace startrail {
 namespace {
 
 // What the model's tokens are, and how they are read and written.
-class Script {
+class Writing {
  public:
-  Script(const TextOptions& options, const LlamaConfig& shape) {
+  Writing(const TextOptions& options, const LlamaConfig& shape) {
     const std::filesystem::path own = options.folder / kTokenizerFile;
     const bool given = !options.tokenizer.empty();
     if (given || std::filesystem::exists(own)) {
@@ -84,11 +84,11 @@ std::vector<WrittenText> sample_texts(const TextOptions& options,
                                       const std::function<bool(size_t, std::string_view)>& on_text) {
   check_options(options.sampling);
   const auto model = load_llama(options.folder, options.type, options.which);
-  const Script script(options, model->shape());
+  const Writing writing(options, model->shape());
   std::vector<WrittenText> texts;
   size_t longest = 0;
   for (const std::string& prompt : options.prompts) {
-    texts.push_back({prompt, script.read(prompt), {}, ""});
+    texts.push_back({prompt, writing.read(prompt), {}, ""});
     check_prompt(texts.back().prompt_ids, model->shape().vocabulary);  // before it is shown
     longest = std::max(longest, texts.back().prompt_ids.size());
   }
@@ -100,9 +100,9 @@ std::vector<WrittenText> sample_texts(const TextOptions& options,
     goes_on = on_text(number, text.prompt);
     if (!goes_on) break;
     generate(*model, text.prompt_ids, options.sampling, [&](int64_t token) {
-      if (script.ends(token)) return false;
+      if (writing.ends(token)) return false;
       text.ids.push_back(token);
-      const std::string piece = script.write(text.ids, text.text.size(), text.prompt.empty() && text.ids.size() == 1);
+      const std::string piece = writing.write(text.ids, text.text.size(), text.prompt.empty() && text.ids.size() == 1);
       text.text += piece;
       return goes_on = on_text(number, piece);
     });
