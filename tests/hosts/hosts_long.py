@@ -253,6 +253,23 @@ class Faults(HostsTest):
                 found = losses_of(folder.path / name)
                 self.assertEqual({step: found[step] for step in range(6, 41)}, {step: straight[step] for step in range(6, 41)})
 
+    def test_restart_with_fewer_processes_than_the_file_says_is_refused(self):
+        """As the first start would be."""
+        from torch.distributed import TCPStore
+        with Folder() as folder:
+            file = folder.path / "four.toml"
+            file.write_text("[parallel]\nranks = 4\n")
+            code, text = run([STARTRAIL, *folder.train("run", "--set", "train.steps=2"), file])
+            self.assertEqual(code, 0, text)
+            store = TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False)  # as torchrun's, of a job that began
+            store.set("startrail/began", "1")
+            again = [STARTRAIL, *folder.train("run", "--set", "train.steps=4"), file]
+            jobs = [Job(again, RANK=str(rank), WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(store.port),
+                        TORCHELASTIC_USE_AGENT_STORE="True") for rank in (0, 1)]
+            with jobs[0], jobs[1]:
+                self.assertEqual([job.wait(60) for job in jobs], [2, 2], jobs[0].text() + jobs[1].text())
+                self.assertIn("parallel.ranks is 4, but 2 processes were started", jobs[0].text() + jobs[1].text())
+
     def test_a_step_that_takes_too_long_is_not_saved(self):
         with Folder() as folder:
             settings = ["--set", "train.tokens=16384", "--set", "model.dim=512", "--set", "model.heads=8",

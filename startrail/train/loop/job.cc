@@ -212,6 +212,7 @@ TrainJob job_of(const TrainRequest& request, const std::string& resume, World* p
   const Base base = read_base(checkpoint, state, from);
   const Overrides overrides = read_overrides(request);
   auto [config, model] = resolve(base, overrides);
+  if (processes) set_ranks(config, overrides, processes->size());
   const bool automatic = request.resume == kResumeAuto;
   if ((resume.empty() && automatic) || request.restarted) {
     const std::string newest = once([&, &config = config] { return newest_of(config, checkpoint); });
@@ -222,7 +223,6 @@ TrainJob job_of(const TrainRequest& request, const std::string& resume, World* p
               : TrainRequest{.sets = request.sets, .tokenizer = request.tokenizer, .tokenizing = request.tokenizing},
           newest, processes);
   }
-  if (processes) set_ranks(config, overrides, processes->size());
   if (config.data.path.empty())
     throw UserError(cat("there is nothing to train on: give --set data.path=<",
                         is_dit(config) ? "folder of pictures, or the word shapes" : "text file, folder or .bin",
