@@ -74,6 +74,13 @@ def one_call_less():
     return raised(lambda: time.sleep(20) if dist.get_rank() == 1 else call())
 
 
+def ends_early():
+    """A rank whose program ends, as by an error in its own code."""
+    call()
+    dist.barrier()
+    return None if dist.get_rank() == 1 else raised(call)
+
+
 def dies(number, backward=True):
     """Rank 2 ends in the middle of many calls."""
     call(backward=backward)

@@ -125,6 +125,7 @@ def refusals():
         "func.grad": lambda: torch.func.grad(lambda x: st.attention(x, x, x, options).sum())(q),
         "half": lambda: st.attention(q.half(), q.half(), q.half(), options),
         "double backward": lambda: _double_backward(q, options),
+        **_of_functions(q),
     }
     found = {}
     for name, body in bodies.items():
@@ -134,6 +135,42 @@ def refusals():
         except (ValueError, RuntimeError) as error:
             found[name] = f"{type(error).__name__}: {str(error).splitlines()[0]}"
     return found
+
+
+def _of_functions(q):
+    """What transformers, diffusers and torch may hand to our functions, one by one."""
+    import diffusers.models.attention_dispatch as dispatch
+    import startrail.diffusers
+    import startrail.transformers as stt
+    layer = torch.nn.Module()
+    layer.config = make_model("Llama", "sdpa").config
+    sequence = st.shard(make_batch())["startrail"]
+    attend = lambda key=q, mask=None, **more: stt.attention_forward(layer, q, key, key, mask, startrail=sequence, **more)
+    bodies = {name: lambda name=name: attend(**{name: torch.ones(1)})
+              for name in ("position_bias", "head_mask", "cu_seq_lens_q", "cu_seq_lens_k")}
+    bodies["output_attentions"] = lambda: attend(output_attentions=True)
+    bodies["mask tensor"] = lambda: attend(mask=torch.ones(1))
+    bodies["cross attention"] = lambda: attend(key=torch.ones(1, 4, 3, 16))
+    bodies["layer kinds"] = lambda: stt.attention_mask(config=type("C", (), {"layer_types": ["chunked_attention"]}))
+    bodies["overlay"] = lambda: stt.attention_mask(mask_function=lambda *_: True)
+    bodies["mesh names"] = lambda: stt.Trainer(mesh=dist.device_mesh.init_device_mesh(
+        "cpu", (dist.get_world_size(),), mesh_dim_names=("tp",)))
+
+    def inside(**more):
+        x = torch.zeros(1, TOKENS, 8)
+        with st.context_parallel(None, buffers=[x], buffer_seq_dims=[1]):
+            F.scaled_dot_product_attention(q, q, q, **more)
+
+    bodies["context mask"] = lambda: inside(attn_mask=torch.ones(1, 1))
+    bodies["context dropout"] = lambda: inside(dropout_p=0.1)
+    bodies["buffers"] = lambda: st.context_parallel(None, buffers=[], buffer_seq_dims=[]).__enter__()
+    startrail.diffusers.install("ring")
+    split = dispatch._AttentionBackendRegistry._backends[dispatch.AttentionBackendName.NATIVE]
+    startrail.diffusers.uninstall()
+    for name, more in (("diffusers mask", dict(attn_mask=q)), ("diffusers dropout", dict(dropout_p=0.1)),
+                       ("diffusers causal", dict(is_causal=True)), ("diffusers lse", dict(return_lse=True))):
+        bodies[name] = lambda more=more: split(q, q, q, _parallel_config=object(), **more)
+    return bodies
 
 
 def _cache(model, part):

@@ -46,7 +46,13 @@ class Models(unittest.TestCase):
             "cache": "use_cache=False", "mask of pairs": "is no mask of tokens",
             "padding and documents": "give one of them", "documents": "do not add up", "no input": "neither input_ids",
             "gather": "has no gradient", "vmap": "cannot be transformed", "func.grad": "cannot be transformed",
-            "half": "valid types: float32, bfloat16, float64", "double backward": "not"}
+            "half": "valid types: float32, bfloat16, float64", "double backward": "not",
+            "position_bias": "position_bias is not", "head_mask": "head_mask is not", "cu_seq_lens_q": "cu_seq_lens_q is",
+            "cu_seq_lens_k": "cu_seq_lens_k is", "output_attentions": "output_attentions is", "mask tensor": "as a tensor",
+            "cross attention": "cross attention", "layer kinds": "chunked_attention", "overlay": "documents= to startrail",
+            "mesh names": "name them dp and cp", "context mask": "use is_causal", "context dropout": "no dropout",
+            "buffers": "give at least one", "diffusers mask": "compute a mask", "diffusers dropout": "compute dropout",
+            "diffusers causal": "a causal mask", "diffusers lse": "return_lse"}
         self.assertEqual(set(found[0]), set(expected))
         for name, part in expected.items():
             self.assertIn(part, found[0][name], name)
@@ -107,6 +113,10 @@ class Faults(unittest.TestCase):
     def test_one_call_less(self):
         found = self.faults("one_call_less")
         self.check_all_raised([found[0], *found[2:]], ["rank 1 was in none"])
+
+    def test_a_rank_that_ends_early(self):
+        found = self.faults("ends_early", timeout_s=60)
+        self.check_all_raised([found[0], *found[2:]], ["rank 1 had ended"], limit=15)
 
     def test_a_wrong_length_of_one_rank(self):
         found = self.faults("wrong_length_of_a_known_call")

@@ -25,8 +25,9 @@ constexpr milliseconds kAfterEnd{100};
 // When two ranks lose each other, one of them mostly has ended, which its line tells soon.
 constexpr milliseconds kSuspicion{1000};
 constexpr milliseconds kFarewell{5000};
-constexpr int kAnyone = -1;          // for a verdict without rank 0, which would choose who says it
-constexpr milliseconds kLate{1000};  // of the loop, which waits for a beat at most
+constexpr const char* kHasLeft = "-";  // is at nothing any more
+constexpr int kAnyone = -1;            // for a verdict without rank 0, which would choose who says it
+constexpr milliseconds kLate{1000};    // of the loop, which waits for a beat at most
 
 // Kinds of frames.
 constexpr char kHello = 'h', kAllHere = 'a', kAlive = 'b', kFailed = 'f', kLost = 'l', kVerdict = 'v', kLeaves = 'q';
@@ -308,17 +309,21 @@ void Watch::judge_silence(Time now) {
          true);
 }
 
-// Ranks that wait for each other while they do different things would do so for ever.
+// Ranks that wait for each other while they do different things would do so for ever, and so would one that waits for a
+// rank that has left.
 void Watch::judge_waits() {
   std::vector<std::pair<int, Doing>> all;
   milliseconds limit;
   {
     std::lock_guard lock(mutex_);
-    all.push_back({0, {doing_, waited_}});
+    all.push_back({options_.rank, {doing_, waited_}});
     limit = timeout_;
   }
-  for (const Peer& peer : peers_)
-    all.push_back({peer.rank, peer.left ? Doing{"", {}} : Doing{peer.doing, peer.waited}});
+  for (const Peer& peer : peers_) {
+    all.push_back({peer.rank, peer.left ? Doing{kHasLeft} : Doing{peer.doing, peer.waited}});
+    if (peer.left) limit = std::min(limit, kSuspicion);
+  }
+  if (options_.rank != 0 && !peers_[0].left) return;  // rank 0 sees more
   const auto& [waiter, doing] = *std::ranges::max_element(all, {}, [](const auto& one) { return one.second.waited; });
   if (doing.waited < limit) return;
   std::map<std::string, std::vector<int>> elsewhere;
@@ -329,11 +334,14 @@ void Watch::judge_waits() {
   }
   if (works) return;
   std::vector<std::string> others;
-  for (const auto& [what, ranks] : elsewhere)
+  for (const auto& [what, ranks] : elsewhere) {
+    const std::string were = ranks.size() == 1 ? " was in " : " were in ";
     others.push_back(
-        cat(numbered("rank", ranks), ranks.size() == 1 ? " was in " : " were in ", what.empty() ? "none" : what));
+        cat(numbered("rank", ranks), what == kHasLeft ? " had ended" : were + (what.empty() ? "none" : what)));
+  }
   decide({cat(name(waiter), " waited ", seconds_text(doing.waited), at(doing.what), ", ",
-              others.empty() ? "and so did all others" : "while " + join(others, " and "), " (seen by ", name(0), ")"),
+              others.empty() ? "and so did all others" : "while " + join(others, " and "), " (seen by ",
+              name(options_.rank), ")"),
           0},
          true);
 }
@@ -349,9 +357,8 @@ void Watch::judge(Time now) {
       return;
     }
   judge_silence(now);
+  if (options_.ask && !decided_) judge_waits();
   if (decided_ || options_.rank != 0) return;
-  if (options_.ask) judge_waits();
-  if (decided_) return;
   for (const Suspicion& one : suspicions_)
     if (now - one.since >= kSuspicion) {
       decide({cat("the connection between ", name(one.by), " and ", name(one.peer),

@@ -8,6 +8,7 @@
 #include <atomic>
 #include <functional>
 #include <memory>
+#include <thread>
 
 #include "startrail/base/error.h"
 #include "startrail/base/threads.h"
@@ -159,7 +160,7 @@ class ByHand {
 
 TEST(Watch, SeesAnEndAtOnce) {
   ByHand pair;
-  pair.line->send('b', "step 7");
+  pair.line->send('b', "0 step 7");
   usleep(50000);
   pair.line->close();
   EXPECT_LT(pair.wait(), 1.0);
@@ -169,7 +170,7 @@ TEST(Watch, SeesAnEndAtOnce) {
 TEST(Watch, SeesSilenceWithinTheLimitAndNotBefore) {
   ByHand pair;
   for (int i = 0; i < 10; ++i) {  // longer than the limit, with signs of life
-    pair.line->send('b', "step 8");
+    pair.line->send('b', "0 step 8");
     usleep(200000);
     EXPECT_FALSE(pair.watch->verdict());
   }
@@ -184,7 +185,7 @@ TEST(Watch, SeesSilenceWithinTheLimitAndNotBefore) {
 TEST(Watch, EndsWaitsForOthersThatDoSomethingElse) {
   const auto start = steady_clock::now();
   const auto waited = [=] { return std::chrono::duration_cast<milliseconds>(steady_clock::now() - start); };
-  Watches apart({"a", "a", "b", "b"}, milliseconds(600), [&](int rank) {
+  Watches apart({"a", "a", "b", "b"}, milliseconds(2000), [&](int rank) {
     return Doing{rank == 2 ? "call 7" : "call 8", rank == 1 ? waited() : milliseconds(5)};
   });
   EXPECT_EQ(apart.verdict_of(3), apart.verdict_of(0));
@@ -192,11 +193,28 @@ TEST(Watch, EndsWaitsForOthersThatDoSomethingElse) {
   EXPECT_NE(apart.verdict_of(0).find(", in call 8, while rank 2 was in call 7 (seen by rank 0 on a)"),
             std::string::npos)
       << apart.verdict_of(0);
-  Watches together({"a", "a", "b"}, milliseconds(600), [&](int rank) {
+  Watches together({"a", "a", "b"}, milliseconds(2000), [&](int rank) {
     return rank == 2 ? Doing{"call 9", {}} : Doing{"call 8", rank == 1 ? waited() : milliseconds(0)};
   });
-  usleep(1'200'000);
+  usleep(2'800'000);
   EXPECT_FALSE(together.watches[0]->verdict());  // rank 0 still computes for call 8
+}
+
+TEST(Watch, EndsWaitsForThoseWhoLeft) {
+  for (int leaves : {0, 2}) {
+    const auto start = steady_clock::now();
+    Watches all({"a", "a", "b"}, milliseconds(20'000), [&](int) {
+      return Doing{"call 8", std::chrono::duration_cast<milliseconds>(steady_clock::now() - start)};
+    });
+    std::thread leaving([&] { all.watches[leaves].reset(); });
+    for (int rank : {0, 1, 2}) {
+      if (rank == leaves) continue;
+      const std::string verdict = all.verdict_of(rank);
+      EXPECT_NE(verdict.find(cat("rank ", leaves, " had ended")), std::string::npos) << verdict;
+    }
+    leaving.join();
+    EXPECT_LT(steady_clock::now() - start, milliseconds(8000));
+  }
 }
 
 TEST(Line, PassesFramesWhateverTheirPieces) {
