@@ -361,6 +361,13 @@ void Watch::judge(Time now) {
   if (decided_ || options_.rank != 0) return;
   for (const Suspicion& one : suspicions_)
     if (now - one.since >= kSuspicion) {
+      const auto gone = std::ranges::find_if(peers_, [&](const Peer& p) { return p.rank == one.peer && p.left; });
+      if (gone != peers_.end()) {
+        decide(
+            {cat(name(one.peer), " had ended while ", name(one.by), " waited for it (seen by ", name(one.by), ")"), 0},
+            true);
+        return;
+      }
       decide({cat("the connection between ", name(one.by), " and ", name(one.peer),
                   " broke, though both are alive: ", one.why, " (seen by ", name(one.by), ")"),
               0},
