@@ -183,7 +183,7 @@ class Package(unittest.TestCase):
             pip = lambda python, *words: self.run_in(python, "-m", "pip", "install", "-qq", *words, env=clean)
             done = subprocess.run([pythons[0], "-m", "pip", "install", clone], capture_output=True, text=True, env=clean)
             self.assertNotEqual(done.returncode, 0)
-            self.assertIn("pip install torch==2.13.0 first", done.stdout + done.stderr)
+            self.assertIn("pip install torch==2.13.0 first", " ".join((done.stdout + done.stderr).split()))
             for python in pythons:
                 pip(python, "torch==2.13.0", "numpy", "transformers==5.22.2", "accelerate==1.15")
             pip(pythons[0], clone)
