@@ -7,7 +7,7 @@ namespace {
 
 TEST(Llama, IsLikeTransformersAndBack) {
   expect_like_transformers_and_back(
-      400, {{"startrail:2", true}, {"ulysses", true}, {"heads=2,team=2,ring=1,stripe=2", false}});
+      400, {{"startrail:2", true, /*steps=*/true}, {"ulysses", true}, {"heads=2,team=2,ring=1,stripe=2", false}});
 }
 
 }  // namespace

@@ -12,6 +12,7 @@ namespace startrail {
 struct LlamaSplit {
   std::string grid;
   bool recompute;
+  bool steps = false;  // of AdamW too
 };
 
 // Every kind of model on one rank, and the plain one of each model_type on these.
