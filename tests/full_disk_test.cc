@@ -102,20 +102,10 @@ TEST(FullDisk, ExportsAgainAfterwards) {
   EXPECT_EQ(run_command(command).code, 0);
 }
 
-template <class Call>
-std::string fault_of(const Call& call) {
-  try {
-    call();
-  } catch (const ClusterError& error) {
-    return error.what();
-  }
-  return "none";
-}
-
 TEST(FullDisk, IsNoticedByWhatIsWrittenEveryStep) {
   const TempFolder folder;
   const auto fill = [](auto& file) {
-    return fault_of([&] {
+    return error_of<ClusterError>([&] {
       const FullDisk full(2000);
       for (int64_t step = 1; step <= 50; ++step) {
         StepReport report;
@@ -136,7 +126,7 @@ TEST(FullDisk, LeavesNoHalfTrace) {
   for (int i = 0; i < 100; ++i) trace.add({"forward", 1.0 * i, i + 0.5});
   const std::string file = folder.path("trace.json");
   const auto write = [&] { write_traces(file, {trace_text(trace)}); };
-  EXPECT_EQ(fault_of([&] {
+  EXPECT_EQ(error_of<ClusterError>([&] {
               const FullDisk full(1000);
               write();
             }),

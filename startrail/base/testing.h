@@ -12,12 +12,12 @@
 
 namespace startrail {
 
-// What the UserError says that `call` throws, or "no error".
-template <class Call>
+// What the error says that `call` throws, or "no error".
+template <class Error = UserError, class Call>
 std::string error_of(const Call& call) {
   try {
     call();
-  } catch (const UserError& error) {
+  } catch (const Error& error) {
     return error.what();
   }
   return "no error";
