@@ -80,12 +80,7 @@ function(startrail_hosts_tests)
   add_executable(hosts_worker tests/hosts/worker.cc tests/exactness.cc)
   target_link_libraries(hosts_worker PRIVATE ${arg_LINKS} GTest::gtest)
   _startrail_compile(hosts_worker QUICK PRECOMPILED _tests LINKS startrail_torch)
-  cmake_path(GET STARTRAIL_TORCH_USED PARENT_PATH packages)
-  foreach(part hosts_fast hosts_long)
-    add_test(NAME ${part} COMMAND ${PROJECT_SOURCE_DIR}/.venv/bin/python tests/hosts/${part}.py ${PROJECT_BINARY_DIR}
-             WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
-    set_tests_properties(${part} PROPERTIES LABELS ${part} RUN_SERIAL TRUE ENVIRONMENT PYTHONPATH=${packages})
-  endforeach()
+  _startrail_scripts(hosts)
 endfunction()
 
 # startrail_python_tests(): tests/python/, where the Python package runs on ranks that are processes.
@@ -93,9 +88,14 @@ function(startrail_python_tests)
   if(NOT STARTRAIL_TESTS OR NOT TARGET startrail_python)
     return()
   endif()
+  _startrail_scripts(python)
+endfunction()
+
+# tests/<folder>/<folder>_fast.py and _long.py, each with its name as label.
+function(_startrail_scripts folder)
   cmake_path(GET STARTRAIL_TORCH_USED PARENT_PATH packages)
-  foreach(part python_fast python_long)
-    add_test(NAME ${part} COMMAND ${PROJECT_SOURCE_DIR}/.venv/bin/python tests/python/${part}.py ${PROJECT_BINARY_DIR}
+  foreach(part ${folder}_fast ${folder}_long)
+    add_test(NAME ${part} COMMAND ${PROJECT_SOURCE_DIR}/.venv/bin/python tests/${folder}/${part}.py ${PROJECT_BINARY_DIR}
              WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
     set_tests_properties(${part} PROPERTIES LABELS ${part} RUN_SERIAL TRUE ENVIRONMENT PYTHONPATH=${packages})
   endforeach()
