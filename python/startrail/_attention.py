@@ -154,7 +154,7 @@ def gather(x: torch.Tensor, tokens: int, group: GroupLike = None, layout: str = 
     if x.requires_grad and torch.is_grad_enabled():
         raise ValueError("gather has no gradient: give it x.detach(), and compute the loss on the rank's own tokens")
     name, numbers = layout_arguments(layout, lengths, pieces)
-    whole: torch.Tensor = ops.gather(x.movedim(dim, 0).contiguous(), group_name(group), tokens, name, numbers)
+    whole: torch.Tensor = ops.gather(x.movedim(dim, 0), group_name(group), tokens, name, numbers)
     return whole.movedim(0, dim)
 
 
@@ -195,7 +195,6 @@ def plan(options: AttentionOptions, ranks: int, heads: int, key_heads: int | Non
 
     >>> print(startrail.plan(AttentionOptions("startrail:2", tokens=131072), ranks=16, heads=32, key_heads=8, dim=128))
     """
-    # SymInt arguments have no keyword defaults here: the group is not used.
     found = json.loads(ops.plan(ranks, batch, heads, key_heads or heads, dim, dtype, "", *_arguments(options)))
     passes = {one["pass"]: PassCost(one["volume"]["total"], one["ring_volume"]["total"], one["peak_bytes"],
                                     one["ring_peak_bytes"], {k: v for k, v in one["volume"].items() if k != "total"})

@@ -70,7 +70,6 @@ def attention_everywhere():
     """All grids, layouts and masks, in three types."""
     torch.manual_seed(0)
     ranks, errors = dist.get_world_size(), {}
-    assert len({st.positions(TOKENS, **layout).numel() for layout in LAYOUTS[:1]}) == 1
     wide = [torch.randn(2, n, TOKENS, 16, dtype=torch.float64) for n in (4, 2, 2, 4)]
     for mask in MASKS:
         seen = seen_by(mask)
@@ -163,7 +162,7 @@ def model_case(kind="Llama", change=None, cases=(("auto", "zigzag"),), limit=5e-
 
 
 def llama():
-    # The last rank holds no label in this layout.
+    # With layout contiguous the first rank's tokens have no label.
     labels = make_batch()["labels"][:, 1:]
     assert not labels[:, :24].ne(-100).any()
     return model_case(cases=(("auto", "zigzag"), ("ring", "contiguous"), ("startrail:2", "zigzag"), ("usp:2", "striped"),

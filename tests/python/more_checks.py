@@ -115,7 +115,7 @@ def refusals():
         "softcap": lambda: any_model(lambda: model("Gemma2")(**part(), use_cache=False)),
         "sinks": lambda: any_model(lambda: model("GptOss", num_local_experts=2)(**part(), use_cache=False)),
         "not compared": lambda: model("Gemma")(**part(), use_cache=False),
-        "cache": lambda: llama(**part(), use_cache=True, past_key_values=_cache(llama, part())),
+        "cache": lambda: llama(**part(), use_cache=True, past_key_values=_cache(llama)),
         "mask of pairs": lambda: st.shard(dict(batch, attention_mask=torch.ones(2, 1, TOKENS, TOKENS))),
         "padding and documents": lambda: st.shard(dict(batch, attention_mask=mask), documents=(50, 47)),
         "documents": lambda: st.shard(batch, documents=(50, 46)),
@@ -173,7 +173,7 @@ def _of_functions(q):
     return bodies
 
 
-def _cache(model, part):
+def _cache(model):
     from transformers import DynamicCache
     cache = DynamicCache(config=model.config)
     width = model.config.hidden_size // model.config.num_attention_heads
