@@ -12,6 +12,7 @@
 #include "startrail/base/system.h"
 #include "startrail/base/text.h"
 #include "startrail/base/threads.h"
+#include "startrail/base/version.h"
 #include "startrail/run/hosts/net.h"
 #include "startrail/run/kernel/cpu/cpu.h"
 
@@ -32,7 +33,7 @@ nlohmann::json host_facts() {
 
 nlohmann::json examine() {
   nlohmann::json report;
-  report["startrail"] = STARTRAIL_VERSION;
+  report["startrail"] = kVersion;
   report["torch"] = TORCH_VERSION;
   report["compiler"] = __VERSION__;
   report["cores"] = available_cores();

@@ -13,6 +13,7 @@
 #include "startrail/base/error.h"
 #include "startrail/base/threads.h"
 #include "startrail/plan/check.h"
+#include "startrail/plan/json.h"
 #include "startrail/plan/make.h"
 #include "startrail/plan/summary.h"
 #include "startrail/plan/text.h"
@@ -42,15 +43,11 @@ void show(const PlanFlags& flags) {
       check_volume(plan, grid, {problem});
     }
   if (flags.json) {
-    nlohmann::json json = {{"grid", to_text(grid)}, {"ranks", grid.ranks()}, {"checked", flags.check}};
-    for (Pass pass : kPasses) {
-      Plan plan = make_plan(grid, pass);
-      nlohmann::json one = to_json(plan);
-      if (flags.rank) one["ranks"] = nlohmann::json::array({one["ranks"][*flags.rank]});
-      one.update(cost_json(grid, pass, problem));
-      json["passes"].push_back(one);
-    }
-    std::cout << json.dump(2) << "\n";
+    PlanSubject subject = flags.shape.subject(options);
+    subject.cluster = cluster;
+    subject.rank = flags.rank;
+    subject.checked = flags.check;
+    std::cout << plan_json(grid, problem, subject).dump() << "\n";
     return;
   }
   const std::string scheme = scheme_of(grid);
@@ -123,7 +120,7 @@ void add_plan(CLI::App& app) {
   command->add_flag("--check", flags->check, "Prove coverage, matching, readiness, progress, and bytes = formula");
   command->add_option("--all", flags->all,
                       "With --check: prove every grid of every rank count up to this (axes in the usual order)");
-  command->add_flag("--json", flags->json, "Print the whole plan as JSON");
+  command->add_flag("--json", flags->json, "Print the whole plan as JSON, for programs and for startrail show");
   command->footer(
       "Examples:\n"
       "  startrail plan --ranks 16 --grid startrail:2\n"

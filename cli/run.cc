@@ -16,6 +16,7 @@
 #include "cli/command.h"
 #include "cli/world.h"
 #include "startrail/base/error.h"
+#include "startrail/base/version.h"
 #include "startrail/run/comm/reason.h"
 
 namespace startrail::cli {
@@ -113,9 +114,10 @@ int run(const std::vector<std::string>& arguments, std::ostream& out, std::ostre
       "StarTrail: trains transformers on sequences split across many ranks, with exact attention by concentric rings.\n"
       "Try: startrail train --set data.path=FOLDER --set parallel.ranks=8\n"
       "     startrail plan --ranks 16 --grid startrail:2\n"
-      "     startrail attend --ranks 16 --grid startrail:2 --check",
+      "     startrail attend --ranks 16 --grid startrail:2 --check\n"
+      "     startrail show --ranks 16 --grid startrail:2 --compare ring",
       "startrail"};
-  app.set_version_flag("--version", std::string("startrail ") + STARTRAIL_VERSION);
+  app.set_version_flag("--version", cat("startrail ", kVersion));
   app.require_subcommand(0, 1);
   add_tokenize(app);
   add_train(app);
@@ -124,6 +126,7 @@ int run(const std::vector<std::string>& arguments, std::ostream& out, std::ostre
   add_export(app);
   add_plan(app);
   add_attend(app);
+  add_show(app);
   add_bench(app);
   add_doctor(app);
   add_launch(app);

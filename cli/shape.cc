@@ -86,6 +86,10 @@ AttentionOptions ShapeFlags::options() const {
   return options;
 }
 
+PlanSubject ShapeFlags::subject(const AttentionOptions& options) const {
+  return {.type = dtype, .partial = partial, .layout = layout, .mask = options.mask};
+}
+
 Problem ShapeFlags::problem(const AttentionOptions& options) const {
   return make_problem(options, batch, static_cast<int>(heads), static_cast<int>(kv_heads()), dim, type());
 }

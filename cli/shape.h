@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "startrail/plan/json.h"
 #include "startrail/run/attention.h"
 
 namespace CLI {
@@ -37,6 +38,7 @@ struct ShapeFlags {
   at::ScalarType type() const;
   int64_t kv_heads() const { return key_heads.value_or(heads); }
   Problem problem(const AttentionOptions& options) const;
+  PlanSubject subject(const AttentionOptions& options) const;
 };
 
 }  // namespace startrail::cli

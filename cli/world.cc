@@ -9,6 +9,7 @@
 
 #include "cli/command.h"
 #include "startrail/base/error.h"
+#include "startrail/base/version.h"
 
 namespace startrail::cli {
 namespace {
@@ -100,7 +101,7 @@ ProcessWorld* CommFlags::open() const {
   setenv("TORCH_CPP_LOG_LEVEL", "ERROR", /*overwrite=*/0);
   c10::initLogging();
   ProcessOptions options;
-  options.version = cat(STARTRAIL_VERSION, " with torch ", TORCH_VERSION);
+  options.version = cat(kVersion, " with torch ", TORCH_VERSION);
   options.timeout = std::chrono::seconds(timeout_s);
   options.end = end_process;
   world = ProcessWorld::open(*launched, options);

@@ -7,7 +7,6 @@ file(GLOB _package CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR}/python ${PRO
 set(_folder ${PROJECT_BINARY_DIR}/python/startrail)
 
 add_library(startrail_operators MODULE ${_operators})
-target_compile_definitions(startrail_operators PRIVATE STARTRAIL_VERSION="${PROJECT_VERSION}")
 target_include_directories(startrail_operators PRIVATE ${PROJECT_SOURCE_DIR})
 target_link_libraries(startrail_operators PRIVATE startrail_run startrail_torch)
 target_link_options(startrail_operators PRIVATE LINKER:--exclude-libs,ALL -s)

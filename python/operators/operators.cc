@@ -11,6 +11,7 @@
 #include "python/operators/kept.h"
 #include "python/operators/plan.h"
 #include "startrail/base/error.h"
+#include "startrail/base/version.h"
 #include "startrail/run/comm/reason.h"
 
 namespace startrail {
@@ -357,7 +358,7 @@ TORCH_LIBRARY(startrail, m) {
   m.def("local_lengths(int queries, int keys, str group) -> int[]", local_lengths);
   m.def("sent_bytes(str group) -> int[]", sent_bytes);
   m.def("forget() -> ()", forget_groups);
-  m.def("version() -> str", [] { return std::string(STARTRAIL_VERSION); });
+  m.def("version() -> str", [] { return std::string(kVersion); });
 }
 TORCH_LIBRARY_IMPL(startrail, CPU, m) {
   m.impl("attention_forward", forward);

@@ -38,11 +38,21 @@ class Keeper {
   Keeper(const PlanHead& head, const Steps& steps, const Play& play, const Problem& problem, const Scratch& scratch)
       : head_(head), steps_(steps), play_(play), problem_(problem), scratch_(scratch), buffers_(play.buffers.size()) {}
 
-  int64_t run() {
+  // The most held during each step, the first with the inputs, and at the end.
+  std::vector<int64_t> run() {
+    std::vector<int64_t> peaks;
+    const auto note = [&] {
+      peaks.push_back(account_.peak);
+      account_.peak = account_.held;
+    };
     for (int buffer : play_.inputs) make_buffer(buffer);
-    for (size_t step = 0; step < steps_.size(); ++step) act(step);
+    for (size_t step = 0; step < steps_.size(); ++step) {
+      act(step);
+      note();
+    }
     for (int id : play_.last_waits) settle(id);
-    return account_.peak;
+    note();
+    return peaks;
   }
 
  private:
@@ -133,7 +143,8 @@ class Keeper {
   std::map<int, std::vector<Held>> coming_;         // what an arrival is made of
 };
 
-int64_t peak_bytes(const PlanHead& head, const Steps& steps, int rank, const Problem& problem, const Scratch& scratch) {
+std::vector<int64_t> held_bytes(const PlanHead& head, const Steps& steps, int rank, const Problem& problem,
+                                const Scratch& scratch) {
   const Play play = play_steps(head, steps, rank, results_of(head, rank));
   return Keeper(head, steps, play, problem, scratch).run();
 }
@@ -141,14 +152,18 @@ int64_t peak_bytes(const PlanHead& head, const Steps& steps, int rank, const Pro
 }  // namespace
 
 int64_t peak_bytes(const Plan& plan, int rank, const Problem& problem, const Scratch& scratch) {
-  return peak_bytes(plan, plan.ranks.at(rank), rank, problem, scratch);
+  return std::ranges::max(held_bytes(plan, rank, problem, scratch));
+}
+
+std::vector<int64_t> held_bytes(const Plan& plan, int rank, const Problem& problem, const Scratch& scratch) {
+  return held_bytes(plan, plan.ranks.at(rank), rank, problem, scratch);
 }
 
 int64_t peak_bytes(const Grid& grid, Pass pass, const Problem& problem) {
   Problem even = problem;
   even.queries = evened(problem.queries);
   even.keys = evened(problem.keys);
-  return peak_bytes(plan_head(grid, pass), make_steps(grid, pass, 0), 0, even, {});
+  return std::ranges::max(held_bytes(plan_head(grid, pass), make_steps(grid, pass, 0), 0, even, {}));
 }
 
 }  // namespace startrail

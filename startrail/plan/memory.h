@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <vector>
 
 #include "startrail/plan/volume.h"
 
@@ -19,8 +20,11 @@ using Scratch = std::function<int64_t(int64_t queries, int64_t keys)>;
 // type, some of the heads) is a copy.
 int64_t peak_bytes(const Plan& plan, int rank, const Problem& problem, const Scratch& scratch = {});
 
-// The same for the rank of a grid that holds most, with every chunk as long as the longest: exact for equal chunks, and
-// from one rank's steps, because the ranks of a grid then differ in names only.
+// The most held at any moment of each step, and of the end, when what is still on its way is waited for.
+std::vector<int64_t> held_bytes(const Plan& plan, int rank, const Problem& problem, const Scratch& scratch = {});
+
+// peak_bytes for the rank of a grid that holds most, with every chunk as long as the longest: exact for equal chunks,
+// and from one rank's steps, because the ranks of a grid then differ in names only.
 int64_t peak_bytes(const Grid& grid, Pass pass, const Problem& problem);
 
 }  // namespace startrail

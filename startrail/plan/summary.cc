@@ -11,14 +11,6 @@
 namespace startrail {
 namespace {
 
-// The distinct lines of the grid along one axis.
-std::vector<std::vector<int>> lines_along(const Grid& grid, Axis axis) {
-  std::vector<std::vector<int>> lines;
-  for (int rank = 0; rank < grid.ranks(); ++rank)
-    if (place_of(grid, rank)[static_cast<int>(axis)] == 0) lines.push_back(line_through(grid, rank, axis));
-  return lines;
-}
-
 std::string ratio(int64_t bytes, int64_t ring_bytes) {
   return ring_bytes > 0 ? fixed(static_cast<double>(bytes) / static_cast<double>(ring_bytes), 3) : "-";
 }
@@ -45,6 +37,13 @@ PassCost pass_cost(const Grid& grid, Pass pass, const Problem& problem) {
 PassCost ring_cost(int ranks, Pass pass, const Problem& problem) {
   const Grid ring{.ring = ranks};
   return pass_cost(ring, pass == Pass::forward ? pass : cheaper_backward(ring, problem), problem);
+}
+
+std::vector<std::vector<int>> lines_along(const Grid& grid, Axis axis) {
+  std::vector<std::vector<int>> lines;
+  for (int rank = 0; rank < grid.ranks(); ++rank)
+    if (place_of(grid, rank)[static_cast<int>(axis)] == 0) lines.push_back(line_through(grid, rank, axis));
+  return lines;
 }
 
 std::string lines_text(const Grid& grid) {

@@ -24,7 +24,9 @@ PassCost pass_cost(const Grid& grid, Pass pass, const Problem& problem);
 // Ring Attention's in the same pass, or in the backward that is cheaper for it.
 PassCost ring_cost(int ranks, Pass pass, const Problem& problem);
 
-// The rings, teams, stripes and head groups of a grid.
+// The distinct lines of the grid along one axis: its rings, teams, stripes or head groups.
+std::vector<std::vector<int>> lines_along(const Grid& grid, Axis axis);
+// All of them.
 std::string lines_text(const Grid& grid);
 // The steps of one rank, forward and in the cheaper backward.
 std::string steps_text(const Grid& grid, const Problem& problem, int rank);

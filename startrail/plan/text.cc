@@ -1,7 +1,6 @@
 #include "startrail/plan/text.h"
 
 #include <charconv>
-#include <nlohmann/json.hpp>
 
 #include "startrail/base/error.h"
 
@@ -131,29 +130,6 @@ Step read_step(Words& words) {
   return step;
 }
 
-nlohmann::json to_json(const Block& block) {
-  nlohmann::json json = {{"data", to_text(block.data)}, {"chunks", block.chunks}};
-  if (block.slice != kAllHeads) json["slice"] = block.slice;
-  return json;
-}
-
-nlohmann::json to_json(const Step& step) {
-  nlohmann::json json = {{"op", to_text(step.op)}};
-  if (step.op == Op::attend) {
-    json["queries"] = to_json(step.in);
-    json["keys"] = to_json(step.with);
-  } else if (step.op == Op::exchange) {
-    if (sends(step)) json.update({{"send", to_json(step.in)}, {"to", step.to}});
-    if (receives(step)) json.update({{"receive", to_json(step.out)}, {"from", step.from}});
-  } else {
-    json["in"] = to_json(step.in);
-    if (step.op == Op::delta) json["with"] = to_json(step.with);
-    json["out"] = to_json(step.out);
-    for (const Member& member : step.group) json["group"].push_back({{"rank", member.rank}, {"chunks", member.chunks}});
-  }
-  return json;
-}
-
 }  // namespace
 
 std::string to_text(Pass pass) {
@@ -277,19 +253,6 @@ Plan plan_from_text(std::string_view text) {
     throw UserError(cat("plan text ends after ", plan.ranks.size(), " of ", ranks, " ranks"));
   if (!owners) plan.owners = own_chunk_each(ranks);
   return plan;
-}
-
-nlohmann::json to_json(const Plan& plan) {
-  nlohmann::json json = {{"pass", to_text(plan.pass)},
-                         {"slices", plan.slices},
-                         {"owners", plan.owners},
-                         {"ranks", nlohmann::json::array()}};
-  for (const Steps& steps : plan.ranks) {
-    nlohmann::json list = nlohmann::json::array();
-    for (const Step& step : steps) list.push_back(to_json(step));
-    json["ranks"].push_back(std::move(list));
-  }
-  return json;
 }
 
 }  // namespace startrail

@@ -1,4 +1,4 @@
-// Plans as text a person can read and a program can read back, and as JSON. One line a step:
+// Plans as text a person can read and a program can read back; json.h has them as JSON. One line a step:
 //   gather query 0 -> query 0,1 over 0:0 1:1               rank 0 brings chunk 0, rank 1 brings chunk 1
 //   exchange keys 0,8 to 2 and keys 6,14 from 6
 //   attend query 0,1 x keys 0,8
@@ -11,8 +11,6 @@
 
 #include <string>
 #include <string_view>
-
-#include <nlohmann/json_fwd.hpp>
 
 #include "startrail/plan/plan.h"
 
@@ -27,7 +25,5 @@ std::string to_text(const Plan& plan);
 
 // Reads what to_text wrote; UserError with the line number and what was expected there.
 Plan plan_from_text(std::string_view text);
-
-nlohmann::json to_json(const Plan& plan);
 
 }  // namespace startrail

@@ -2,8 +2,6 @@
 
 #include <gtest/gtest.h>
 
-#include <nlohmann/json.hpp>
-
 #include "startrail/base/testing.h"
 #include "startrail/plan/make.h"
 
@@ -119,36 +117,6 @@ TEST(PlanText, RefusesBadSteps) {
   EXPECT_EQ(refused_step("exchange keys 0"), line + "the line ends where 'from' is expected");
   EXPECT_EQ(refused_step("exchange keys 0 to all"), line + "'all' where a rank is expected");
   EXPECT_EQ(refused_step("exchange keys 0 to 1 keys 1 from 1"), line + "'keys' where 'and' is expected");
-}
-
-TEST(PlanJson, HasEveryStep) {
-  for (const Grid& grid : every_grid(12))
-    for (Pass pass : kPasses) {
-      const Plan plan = make_plan(grid, pass);
-      const nlohmann::json json = to_json(plan);
-      ASSERT_EQ(json["pass"], to_text(pass));
-      ASSERT_EQ(json["slices"], plan.slices);
-      ASSERT_EQ(json["ranks"].size(), plan.ranks.size());
-      for (size_t rank = 0; rank < plan.ranks.size(); ++rank) {
-        ASSERT_EQ(json["ranks"][rank].size(), plan.ranks[rank].size()) << to_text(grid);
-        for (size_t i = 0; i < plan.ranks[rank].size(); ++i)
-          ASSERT_EQ(json["ranks"][rank][i]["op"], to_text(plan.ranks[rank][i].op)) << to_text(grid);
-      }
-    }
-}
-
-TEST(PlanJson, NamesWhatAStepReadsAndWrites) {
-  const Plan plan = plan_from_text(R"(plan forward ranks 1 slices 2
-    rank 0
-    gather query 0 /1 -> query 0,1 /1 over 0:0 1:1
-    exchange keys 0,8 to 2 and keys 6 from 3
-    attend query 0 x keys 6)");
-  EXPECT_EQ(to_json(plan), nlohmann::json::parse(R"({"pass": "forward", "slices": 2, "owners": [0], "ranks": [[
-    {"op": "gather", "in": {"data": "query", "chunks": [0], "slice": 1},
-     "out": {"data": "query", "chunks": [0, 1], "slice": 1}, "group": [{"rank": 0, "chunks": [0]}, {"rank": 1, "chunks": [1]}]},
-    {"op": "exchange", "send": {"data": "keys", "chunks": [0, 8]}, "to": 2,
-     "receive": {"data": "keys", "chunks": [6]}, "from": 3},
-    {"op": "attend", "queries": {"data": "query", "chunks": [0]}, "keys": {"data": "keys", "chunks": [6]}}]]})"));
 }
 
 }  // namespace

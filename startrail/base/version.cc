@@ -1,0 +1,7 @@
+#include "startrail/base/version.h"
+
+namespace startrail {
+
+const char* const kVersion = STARTRAIL_VERSION;
+
+}  // namespace startrail
