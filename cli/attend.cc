@@ -13,6 +13,7 @@
 #include "cli/spread.h"
 #include "cli/world.h"
 #include "startrail/base/error.h"
+#include "startrail/base/file.h"
 #include "startrail/base/threads.h"
 #include "startrail/plan/check.h"
 #include "startrail/plan/make.h"
@@ -27,7 +28,7 @@ struct AttendFlags {
   CommFlags comm;
   int threads = 0, repeat = 3;
   uint64_t seed = 1;
-  std::string kernel = "auto";
+  std::string kernel = "auto", profile;
   bool check = false, json = false;
 };
 
@@ -39,6 +40,7 @@ struct Report {
   Pass backward = Pass::backward_keys;
   Problem problem;
   Spread forward_ms, backward_ms, single_ms;
+  Spread traced_ms;  // both, where they are recorded
   TrialRun last;
   Errors errors, limits, pytorch_errors;
   std::vector<int64_t>
@@ -81,7 +83,36 @@ std::map<std::string, std::string> facts_of(const AttendFlags& flags, const Atte
           {"backward", s.backward},
           {"kernel", flags.kernel},
           {"seed", cat(flags.seed)},
-          {"repeat", cat(flags.repeat, flags.check ? " with --check" : "")}};
+          {"repeat", cat(flags.repeat, flags.check ? " with --check" : "")},
+          {"profile", flags.profile.empty() ? "no" : "yes"}};
+}
+
+// What a trace shows and under which conditions.
+nlohmann::json about_trace(const AttendFlags& flags, const Report& report, const TrialRun& traced, const World& world) {
+  const ShapeFlags& s = flags.shape;
+  const std::string scheme = scheme_of(report.options.grid);
+  double waiting = 0, seconds = 0;
+  for (const RankReport& rank : traced.ranks) {
+    waiting += rank.wait_seconds;
+    seconds += rank.seconds;
+  }
+  return {{"source", "measured"},
+          {"name", cat(scheme.empty() ? to_text(report.options.grid) : scheme, " on ", plural(s.ranks, "rank"))},
+          {"what", "one attention, forward and backward"},
+          {"grid", to_text(report.options.grid)},
+          {"ranks", s.ranks},
+          {"threads_each", world.threads_each(flags.threads)},
+          {"ranks_here", world.ranks_here()},
+          {"comm", world.name()},
+          {"tokens", s.tokens},
+          {"batch", s.batch},
+          {"heads", s.heads},
+          {"kv_heads", s.kv_heads()},
+          {"dim", s.dim},
+          {"mask", to_text(report.options.mask)},
+          {"layout", s.layout},
+          {"precision", s.dtype},
+          {"wait_share", waiting / seconds}};
 }
 
 Report run(AttendFlags& flags) {
@@ -104,8 +135,13 @@ Report run(AttendFlags& flags) {
   const std::shared_ptr<World> shared = world_of(processes, flags.shape.ranks);
   World& world = *shared;
   const bool first = world.first() == 0;
+  if (!flags.profile.empty())
+    world.once([&] {
+      check_writable(flags.profile, "--profile");
+      return std::string();
+    });
   report.nodes = world.nodes();
-  report.comm = processes ? "gloo" : "local";
+  report.comm = world.name();
   // On many hosts those of each.
   report.computing = std::min(flags.shape.ranks, threads * flags.shape.ranks / world.ranks_here());
 
@@ -115,8 +151,8 @@ Report run(AttendFlags& flags) {
   const Sample sample = make_sample(
       {flags.shape.batch, flags.shape.heads, flags.shape.kv_heads(), flags.shape.dim, flags.shape.type(), flags.seed},
       options.tokens, key_tokens);
-  std::vector<double> forward, backward, alone;
-  TrialRun one;
+  std::vector<double> forward, backward, alone, traced;
+  TrialRun one, recorded;
   // Ranks and one device take turns, after one round of each to warm up, so that a slow moment hits both.
   for (int round = flags.repeat > 1 ? -1 : 0; round < flags.repeat; ++round) {
     const std::string which = round < 0 ? "warming up" : cat("round ", round + 1, " of ", flags.repeat);
@@ -125,7 +161,12 @@ Report run(AttendFlags& flags) {
     if (first) one = run_trial(sample, single, threads);  // where ranks are processes the others wait
     progress.show(cat(which, ": ", flags.shape.ranks, " ranks"));
     report.last = run_trial(sample, options, world, flags.threads);
+    if (!flags.profile.empty()) {  // in rounds of their own, beside the others, so that what recording costs is known
+      progress.show(cat(which, ": recorded"));
+      recorded = run_trial(sample, options, world, flags.threads, /*traced=*/true);
+    }
     if (round < 0) continue;
+    traced.push_back(recorded.forward_ms + recorded.backward_ms);
     forward.push_back(report.last.forward_ms);
     backward.push_back(report.last.backward_ms);
     alone.push_back(one.forward_ms + one.backward_ms);
@@ -133,6 +174,10 @@ Report run(AttendFlags& flags) {
   report.forward_ms = spread(forward);
   report.backward_ms = spread(backward);
   report.single_ms = spread(alone);
+  report.traced_ms = spread(traced);
+  if (!flags.profile.empty() && first)
+    write_traces(flags.profile, recorded.traces.texts, about_trace(flags, report, recorded, world),
+                 recorded.traces.shift_us);
 
   for (int rank = 0; rank < flags.shape.ranks; ++rank)
     report.work.push_back(rank_work(make_steps(options.grid, Pass::forward, rank), report.problem, options.mask) *
@@ -195,6 +240,7 @@ void print_json(const AttendFlags& flags, const Report& report) {
       {"forward_ms", report.forward_ms.median},
       {"backward_ms", report.backward_ms.median},
       {"single_ms", report.single_ms.median},
+      {"traced_ms", flags.profile.empty() ? nlohmann::json() : nlohmann::json(report.traced_ms.median)},
       {"wait_ms", wait},
       {"processor_s", processor},
       {"time_shares", shares},
@@ -277,6 +323,7 @@ void print_table(const AttendFlags& flags, const Report& report) {
   add_times("forward", report.forward_ms);
   add_times("backward", report.backward_ms);
   add_times("one rank, both", report.single_ms);
+  if (!flags.profile.empty()) add_times("both, recorded", report.traced_ms);
   std::cout << table(rows);
   const double both = report.forward_ms.median + report.backward_ms.median;
   std::cout << "  " << ranks << " ranks take " << fixed(both / report.single_ms.median, 2)
@@ -324,6 +371,10 @@ void add_attend(CLI::App& app) {
   command->add_option("--kernel", flags->kernel, "auto, flash, aten or reference")->capture_default_str();
   command->add_flag("--check", flags->check,
                     "Prove the plan, compare with a float64 reference and the byte formulas; exit 1 if wrong");
+  command
+      ->add_option("--profile", flags->profile,
+                   "Record rounds of their own, and write the last as a trace for startrail show and Perfetto")
+      ->type_name("FILE");
   command->add_flag("--json", flags->json, "Print JSON");
   command->footer(
       "Examples:\n"

@@ -114,7 +114,7 @@ TEST(FullDisk, IsNoticedByWhatIsWrittenEveryStep) {
       }
     });
   };
-  Metrics metrics(folder.path("metrics.jsonl"), 0);
+  Metrics metrics(folder.path(), {});
   EXPECT_EQ(fill(metrics), cat(folder.path("metrics.jsonl"), " cannot be written: File too large"));
   EventFile events(folder.path(), 0);
   expect_parts(fill(events), {"events.out.tfevents.", " cannot be written: File too large"});
@@ -123,9 +123,9 @@ TEST(FullDisk, IsNoticedByWhatIsWrittenEveryStep) {
 TEST(FullDisk, LeavesNoHalfTrace) {
   const TempFolder folder;
   RankTrace trace(0);
-  for (int i = 0; i < 100; ++i) trace.add({"forward", 1.0 * i, i + 0.5});
+  for (int i = 0; i < 100; ++i) trace.add({"forward", TraceKind::phase, 1.0 * i, i + 0.5});
   const std::string file = folder.path("trace.json");
-  const auto write = [&] { write_traces(file, {trace_text(trace)}); };
+  const auto write = [&] { write_traces(file, {trace_text(trace)}, {}); };
   EXPECT_EQ(error_of<ClusterError>([&] {
               const FullDisk full(1000);
               write();

@@ -296,23 +296,28 @@ TEST(Executor, WritesPassLayerStepAndBlockIntoTheTrace) {
   for (int rank = 0; rank < 4; ++rank) {
     const Steps steps = make_steps(grid, Pass::forward, rank);
     std::vector<std::string> spans, expected;
-    int transfers = 0;
+    const auto check = [&](const TraceLabel& label) {
+      EXPECT_EQ(label.pass, "forward");
+      EXPECT_EQ(label.layer, 3);
+      EXPECT_LT(label.step, static_cast<int64_t>(steps.size()));
+    };
     for (const TraceEvent& event : traces[rank]->events()) {
-      EXPECT_EQ(event.label.pass, "forward");
-      EXPECT_EQ(event.label.layer, 3);
-      ASSERT_LT(event.label.step, static_cast<int64_t>(steps.size()));
-      const Step& step = steps[event.label.step];
-      if (event.peer < 0) {
-        EXPECT_EQ(cat(event.name, " ", event.label.block), to_text(step));
-        if (static_cast<size_t>(event.label.step) == spans.size()) spans.push_back(event.name);
-      } else {
-        EXPECT_NE(to_text(step).find(event.label.block.substr(0, 3)), std::string::npos);
-        ++transfers;
-      }
+      if (event.kind == TraceKind::turn) continue;
+      check(event.label);
+      if (event.kind == TraceKind::wait) continue;
+      EXPECT_EQ(cat(event.name, " ", event.label.block), to_text(steps.at(event.label.step)));
+      if (static_cast<size_t>(event.label.step) == spans.size()) spans.push_back(event.name);
+    }
+    int sent = 0, received = 0;
+    for (const TraceMessage& message : traces[rank]->messages()) {
+      check(message.label);
+      EXPECT_NE(to_text(steps.at(message.label.step)).find(message.label.block.substr(0, 3)), std::string::npos);
+      ++(message.sent ? sent : received);
     }
     for (const Step& step : steps) expected.push_back(to_text(step.op));
-    EXPECT_EQ(spans, expected);       // every step, in order
-    EXPECT_EQ(transfers, 1 + 1 + 2);  // gather, ring, and out with its lse
+    EXPECT_EQ(spans, expected);  // every step, in order
+    EXPECT_EQ(sent, 1 + 1 + 2);  // gather, ring, and out with its lse
+    EXPECT_EQ(received, sent);
   }
 }
 

@@ -5,7 +5,6 @@
 #include <ATen/core/grad_mode.h>
 #include <algorithm>
 #include <atomic>
-#include <chrono>
 #include <cmath>
 #include <limits>
 #include <optional>
@@ -19,10 +18,6 @@
 
 namespace startrail {
 namespace {
-
-double milliseconds_since(std::chrono::steady_clock::time_point start) {
-  return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
-}
 
 void add_times(RankReport& report, const Counts& counts) {
   report.wait_seconds += counts.wait_seconds();
@@ -55,7 +50,7 @@ std::vector<double> pack(const RankReport& report) {
   std::vector<double> numbers;
   for (const Volume* volume : {&report.forward, &report.backward})
     for (Traffic kind : kTraffic) numbers.push_back(static_cast<double>((*volume)[kind]));
-  numbers.insert(numbers.end(), {report.wait_seconds, static_cast<double>(report.peak_bytes),
+  numbers.insert(numbers.end(), {report.seconds, report.wait_seconds, static_cast<double>(report.peak_bytes),
                                  static_cast<double>(report.crossing_bytes), report.processor_seconds});
   for (const auto& [op, seconds] : report.busy_seconds) {
     numbers.push_back(static_cast<double>(op));
@@ -70,6 +65,7 @@ RankReport unpack(const std::vector<double>& numbers) {
   const auto whole = [&] { return static_cast<int64_t>(numbers.at(at++)); };
   for (Volume* volume : {&report.forward, &report.backward})
     for (Traffic kind : kTraffic) (*volume)[kind] = whole();
+  report.seconds = numbers.at(at++);
   report.wait_seconds = numbers.at(at++);
   report.peak_bytes = whole();
   report.crossing_bytes = whole();
@@ -175,7 +171,7 @@ Answer pytorch_answer(const Sample& sample, const Mask& mask, double scale) {
   return {out, dq, dk, dv};
 }
 
-TrialRun run_trial(const Sample& sample, const AttentionOptions& options, World& world, int threads) {
+TrialRun run_trial(const Sample& sample, const AttentionOptions& options, World& world, int threads, bool traced) {
   const int ranks = options.grid.ranks();
   STARTRAIL_CHECK(ranks == world.size(), ranks, " ranks in the grid, ", world.size(), " in the world");
   const Layout queries = query_layout(options), keys = key_layout(options);
@@ -199,28 +195,37 @@ TrialRun run_trial(const Sample& sample, const AttentionOptions& options, World&
       group->meter().reset();
     };
 
-    group->control().barrier();
+    const auto trace = traced ? std::make_shared<RankTrace>(group->rank()) : nullptr;
+    // Milliseconds until all ranks have done it.
+    const auto timed = [&](const char* name, Volume& sent, const std::function<void()>& body) {
+      group->control().barrier();
+      group->meter().reset();
+      group->meter().record_to(trace);
+      const double start_us = RankTrace::now_us();
+      body();
+      group->control().barrier();
+      const double end_us = RankTrace::now_us();
+      if (trace) trace->add({name, TraceKind::step, start_us, end_us});
+      group->meter().record_to(nullptr);
+      count(sent);
+      report.seconds += (end_us - start_us) * 1e-6;
+      return (end_us - start_us) / 1000;
+    };
     const double processor_start = clock_seconds(CLOCK_PROCESS_CPUTIME_ID);
-    const auto start = std::chrono::steady_clock::now();
-    const at::Tensor out = attention(q, k, v, options, group);
-    group->control().barrier();
-    const double forward_ms = milliseconds_since(start);
-    count(report.forward);
-
-    group->control().barrier();
-    const auto middle = std::chrono::steady_clock::now();
-    out.backward(dout);
-    group->control().barrier();
-    const double backward_ms = milliseconds_since(middle);
+    at::Tensor out;
+    const double forward_ms = timed("forward", report.forward, [&] { out = attention(q, k, v, options, group); });
+    const double backward_ms = timed("backward", report.backward, [&] { out.backward(dout); });
     if (group->rank() == world.first())
       report.processor_seconds = clock_seconds(CLOCK_PROCESS_CPUTIME_ID) - processor_start;
-    count(report.backward);
     report.peak_bytes = account->peak_bytes;
+    CollectedTraces traces;
+    if (traced) traces = collect_traces(*group, trace.get());
 
     std::vector<RankReport> reports;
     for (const auto& numbers : group->control().gather(pack(report))) reports.push_back(unpack(numbers));
     Answer answer = join_answer({out, q.grad(), k.grad(), v.grad()}, sample, queries, keys, *group);
-    if (group->rank() == world.first()) run = {std::move(answer), forward_ms, backward_ms, std::move(reports)};
+    if (group->rank() == world.first())
+      run = {std::move(answer), forward_ms, backward_ms, std::move(reports), std::move(traces)};
   });
   return run;
 }

@@ -8,6 +8,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "startrail/run/attention.h"
+#include "startrail/run/comm/clocks.h"
 #include "startrail/run/comm/world.h"
 
 namespace startrail {
@@ -39,23 +40,25 @@ Answer exact_answer(const Sample& sample, const Mask& mask, double scale);
 Answer pytorch_answer(const Sample& sample, const Mask& mask, double scale);
 
 struct RankReport {
-  Volume forward, backward;           // bytes sent
-  double wait_seconds = 0;            // for messages
-  std::map<Op, double> busy_seconds;  // by step
-  int64_t peak_bytes = 0;             // tensor memory, own inputs included
-  int64_t crossing_bytes = 0;         // of those sent, to ranks of other nodes
-  double processor_seconds = 0;       // of its whole process; of several ranks in one process only the first has it
+  Volume forward, backward;              // bytes sent
+  double seconds = 0, wait_seconds = 0;  // of both passes, and for messages
+  std::map<Op, double> busy_seconds;     // by step
+  int64_t peak_bytes = 0;                // tensor memory, own inputs included
+  int64_t crossing_bytes = 0;            // of those sent, to ranks of other nodes
+  double processor_seconds = 0;          // of its whole process; of several ranks in one process only the first has it
 };
 
 struct TrialRun {
   Answer answer;
   double forward_ms = 0, backward_ms = 0;
   std::vector<RankReport> ranks;
+  CollectedTraces traces;  // when they were asked for, where rank 0 lives
 };
 
 // Splits the sample over the world's ranks, runs attention() and its backward, and joins the pieces where rank 0 lives;
 // elsewhere the answer stays empty. All processes have the same sample and get the same reports.
-TrialRun run_trial(const Sample& sample, const AttentionOptions& options, World& world, int threads);
+TrialRun run_trial(const Sample& sample, const AttentionOptions& options, World& world, int threads,
+                   bool traced = false);
 // On options.grid's ranks as threads.
 TrialRun run_trial(const Sample& sample, const AttentionOptions& options, int threads);
 

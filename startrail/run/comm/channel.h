@@ -31,7 +31,8 @@ struct Post {
 struct Pending {
   c10::intrusive_ptr<c10d::Work> work;
   Post post;
-  double posted_us = -1;  // for the trace; -1 when nothing is recorded
+  double posted_us = -1;  // of a receive, for the trace; -1 when nothing is recorded
+  int64_t number = 0;     // of those from its peer with its tag, for the trace
 };
 
 class Channel {

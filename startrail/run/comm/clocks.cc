@@ -58,4 +58,9 @@ std::vector<double> clock_shifts_us(Group& group) {
   return group.rank() == 0 ? shifts : std::vector<double>{};
 }
 
+CollectedTraces collect_traces(Group& group, const RankTrace* mine) {
+  std::vector<double> shift_us = clock_shifts_us(group);
+  return {group.control().collect(mine ? trace_text(*mine) : ""), std::move(shift_us)};
+}
+
 }  // namespace startrail

@@ -2,7 +2,6 @@
 
 #include <ATen/ATen.h>
 #include <algorithm>
-#include <chrono>
 #include <exception>
 #include <filesystem>
 #include <numeric>
@@ -91,7 +90,7 @@ std::string Control::receive(int from) {
 }
 
 std::vector<std::string> Control::gather(std::string_view mine) {
-  const auto start = std::chrono::steady_clock::now();
+  const double start_us = RankTrace::now_us();
   const int size = static_cast<int>(members_.size());
   std::string all;  // every text behind its length
   const auto append = [&](std::string_view text) {
@@ -114,7 +113,7 @@ std::vector<std::string> Control::gather(std::string_view mine) {
     texts.push_back(all.substr(at + kHead, length));
     at += kHead + length;
   }
-  meter_.waited_for_control(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+  meter_.waited_for_control(start_us);
   return texts;
 }
 

@@ -31,7 +31,7 @@ class Group {
   Meter& meter() { return meter_; }
 
   // Held while computing; waits for a free slot where ranks share cores.
-  Turn compute() { return Turn(slots_.get()); }
+  Turn compute() { return Turn(slots_.get(), meter_.trace()); }
   // Throws when another rank of this process has failed; asked between tiles, so that long work ends soon.
   void check_alive() const {
     if (slots_) slots_->check();

@@ -4,7 +4,10 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
 #include <filesystem>
+#include <map>
+#include <thread>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include "startrail/base/error.h"
@@ -235,24 +238,75 @@ TEST(Meter, WritesDownWhatARankReceivesWhileItRecords) {
       group->meter().timed(Op::attend, &label, [] {});
     }
   });
+  std::map<std::tuple<int, int, int, int64_t>, double> sent_us;  // by sender, receiver, tag and number
+  for (int rank = 0; rank < 3; ++rank)
+    for (const TraceMessage& message : traces[rank]->messages())
+      if (message.sent) sent_us[{rank, message.peer, message.tag, message.number}] = message.posted_us;
+  EXPECT_EQ(sent_us.size(), 6u);
   for (int rank = 0; rank < 3; ++rank) {
     std::vector<int> peers;
     int steps = 0;
+    for (const TraceMessage& message : traces[rank]->messages()) {
+      EXPECT_EQ(message.kind, "gather");
+      EXPECT_EQ(message.bytes, 20);
+      if (message.sent) continue;
+      const auto sent = sent_us.find({message.peer, rank, message.tag, message.number});
+      ASSERT_NE(sent, sent_us.end()) << "the sender calls it otherwise";
+      EXPECT_LE(sent->second, message.arrived_us);
+      EXPECT_LE(message.posted_us, message.arrived_us);
+      EXPECT_LE(message.arrived_us, message.read_us);
+      peers.push_back(message.peer);
+    }
     for (const TraceEvent& event : traces[rank]->events()) {
       EXPECT_LE(event.start_us, event.end_us);
-      if (event.peer >= 0) {
-        EXPECT_EQ(event.name, "gather");
-        EXPECT_EQ(event.bytes, 20);
-        peers.push_back(event.peer);
-      } else {
-        EXPECT_EQ(event.name, "attend");
-        EXPECT_EQ(event.label.step, 7);
-        ++steps;
-      }
+      if (event.kind == TraceKind::wait) continue;
+      EXPECT_EQ(event.name, "attend");
+      EXPECT_EQ(event.kind, TraceKind::compute);
+      EXPECT_EQ(event.label.step, 7);
+      ++steps;
     }
     EXPECT_EQ(peers, rank == 0 ? (std::vector{1, 2}) : rank == 1 ? (std::vector{0, 2}) : (std::vector{0, 1}));
     EXPECT_EQ(steps, 1);
   }
+}
+
+// Every wait that is counted is in the trace, those for all ranks too.
+TEST(Meter, WritesDownAsMuchWaitingAsItCounts) {
+  run_ranks(2, 2, [](const GroupPtr& group) {
+    const auto trace = std::make_shared<RankTrace>(group->rank());
+    group->meter().record_to(trace);
+    group->meter().reset();
+    for (int i = 0; i < 3; ++i) {
+      if (group->rank() == i % 2) std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      group->channel().all_gather(at::zeros({5}));
+      if (group->rank() == i % 2) std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      group->control().barrier();
+    }
+    double waited = 0;
+    for (const TraceEvent& event : trace->events())
+      if (event.kind == TraceKind::wait) waited += (event.end_us - event.start_us) * 1e-6;
+    const double counted = group->meter().counts().wait_seconds();
+    EXPECT_GT(counted, 0.015);
+    EXPECT_NEAR(waited, counted, 1e-4);
+  });
+}
+
+TEST(Meter, WritesDownTurns) {
+  // Two ranks on one thread: one of them waits while the other computes.
+  std::atomic<double> longest_us = 0;
+  run_ranks(2, 1, [&](const GroupPtr& group) {
+    const auto trace = std::make_shared<RankTrace>(group->rank());
+    group->meter().record_to(trace);
+    group->control().barrier();
+    {
+      const auto turn = group->compute();
+      std::this_thread::sleep_for(std::chrono::milliseconds(30));
+    }
+    for (const TraceEvent& event : trace->events())
+      if (event.kind == TraceKind::turn && event.end_us - event.start_us > longest_us)
+        longest_us = event.end_us - event.start_us;
+  });
+  EXPECT_GT(longest_us.load(), 15000);
 }
 
 }  // namespace

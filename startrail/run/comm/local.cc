@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "startrail/base/error.h"
+#include "startrail/base/trace.h"
 
 namespace startrail {
 namespace {
@@ -76,6 +77,7 @@ struct LocalWork : c10d::Work {
   void complete() {
     State::Waiter& waiter = state->waiters[rank];
     std::lock_guard lock(waiter.mutex);
+    done_us = RankTrace::now_us();
     done = true;
     if (awaited) waiter.wake.notify_all();
   }
@@ -84,6 +86,7 @@ struct LocalWork : c10d::Work {
   int rank = -1;         // who waits for it
   at::Tensor tensor;     // kept alive until the other side has copied
   bool awaited = false;  // guarded by the waiter's mutex
+  double done_us = 0;    // by the trace's clock; there once it is done
   std::atomic<bool> done = false;
 };
 
@@ -117,6 +120,7 @@ class LocalBackend : public c10d::Backend {
     // Let go of before the other side is told: what it frees then is free.
     mine->tensor.reset();
     other->tensor.reset();
+    mine->done_us = RankTrace::now_us();
     mine->done = true;  // nobody waits for it yet
     other->complete();
     return mine;
@@ -145,6 +149,11 @@ class LocalBackend : public c10d::Backend {
 };
 
 }  // namespace
+
+std::optional<double> arrived_us(const c10d::Work& work) {
+  const auto* local = dynamic_cast<const LocalWork*>(&work);
+  return local && local->done ? std::optional(local->done_us) : std::nullopt;
+}
 
 LocalWorld::LocalWorld(int ranks) : state_(std::make_shared<State>(ranks)) {}
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
@@ -26,5 +27,8 @@ class LocalWorld {
  private:
   std::shared_ptr<State> state_;
 };
+
+// When a message of a local backend was there, by the trace's clock; nothing for one that is not, or of other backends.
+std::optional<double> arrived_us(const c10d::Work& work);
 
 }  // namespace startrail

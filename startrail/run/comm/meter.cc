@@ -27,7 +27,9 @@ void Meter::timed(Op op, const TraceLabel* label, const std::function<void()>& b
   const double start = clock_seconds(CLOCK_THREAD_CPUTIME_ID), start_us = trace_ ? trace_->now_us() : 0;
   body();
   counts_.busy_seconds[op] += clock_seconds(CLOCK_THREAD_CPUTIME_ID) - start;
-  if (trace_) trace_->add({to_text(op), start_us, trace_->now_us(), label ? *label : TraceLabel{}});
+  if (trace_)
+    trace_->add({to_text(op), op == Op::attend || op == Op::delta ? TraceKind::compute : TraceKind::communicate,
+                 start_us, trace_->now_us(), label ? *label : TraceLabel{}});
 }
 
 }  // namespace startrail

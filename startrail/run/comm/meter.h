@@ -34,7 +34,12 @@ class Meter {
 
   void sent(Traffic kind, int peer, int64_t bytes);
   void waited(Traffic kind, int peer, double seconds) { counts_.messages[{kind, peer}].wait_seconds += seconds; }
-  void waited_for_control(double seconds) { counts_.control_wait_seconds += seconds; }
+  // From `start_us`, by the trace's clock, until now.
+  void waited_for_control(double start_us) {
+    const double end_us = RankTrace::now_us();
+    counts_.control_wait_seconds += (end_us - start_us) * 1e-6;
+    if (trace_) trace_->add_wait({"wait for all", TraceKind::wait, start_us, end_us});
+  }
   // Runs `body` and counts its processor time as `op`'s; a trace also gets its label.
   void timed(Op op, const TraceLabel* label, const std::function<void()>& body);
   // Whether processor time is counted: asking for it takes as long as a small step.

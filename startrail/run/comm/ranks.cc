@@ -18,6 +18,7 @@ class Threads : public World {
  public:
   explicit Threads(int ranks) : nodes_(ranks, "here") {}
 
+  std::string name() const override { return "local"; }
   int size() const override { return static_cast<int>(nodes_.size()); }
   int first() const override { return 0; }
   const std::vector<std::string>& nodes() const override { return nodes_; }

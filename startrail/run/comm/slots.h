@@ -11,6 +11,7 @@
 #include <string>
 
 #include "startrail/base/error.h"
+#include "startrail/base/trace.h"
 
 namespace startrail {
 
@@ -70,11 +71,14 @@ class ComputeSlots {
   std::optional<std::string> error_;
 };
 
-// One of the slots, while this lives; nothing where there are none.
+// One of the slots, while this lives; nothing where there are none. The time until it is free goes into the trace.
 class Turn {
  public:
-  explicit Turn(ComputeSlots* slots) : slots_(slots) {
-    if (slots_) slots_->acquire();
+  Turn(ComputeSlots* slots, RankTrace* trace) : slots_(slots) {
+    if (!slots_) return;
+    const double start_us = trace ? trace->now_us() : 0;
+    slots_->acquire();
+    if (trace) trace->add_wait({"turn", TraceKind::turn, start_us, trace->now_us()});
   }
   ~Turn() {
     if (slots_) slots_->release();

@@ -18,6 +18,7 @@ class World {
 
   virtual ~World() = default;
 
+  virtual std::string name() const = 0;  // "local", "gloo"
   virtual int size() const = 0;
   // The lowest rank that lives in this process: its results are this process's.
   virtual int first() const = 0;

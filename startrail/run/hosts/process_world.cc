@@ -119,6 +119,7 @@ class Processes : public ProcessWorld {
     watch_.reset();  // first: it calls what is below
   }
 
+  std::string name() const override { return "gloo"; }
   int size() const override { return launched_.size; }
   int first() const override { return launched_.rank; }
   int rank() const override { return launched_.rank; }
