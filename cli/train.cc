@@ -17,8 +17,7 @@
 #include "cli/world.h"
 #include "startrail/base/error.h"
 #include "startrail/base/system.h"
-#include "startrail/train/loop/draw_pictures.h"
-#include "startrail/train/model/generate.h"
+#include "startrail/train/loop/keep_samples.h"
 #include "startrail/train/store/run_files.h"
 
 namespace startrail::cli {
@@ -112,46 +111,21 @@ void watch_interrupts(ProcessWorld* processes, int64_t from_step) {
   if (hangup.sa_handler != SIG_IGN) sigaction(SIGHUP, &action, nullptr);  // a terminal that is closed; not under nohup
 }
 
-// A few lines of the model's own, after the first line of the validation data.
-void print_text(const TrainJob& job, const Corpora& data) {
-  if (!data.training.is_bytes() || std::get<LlamaConfig>(job.model).vocabulary != 256) return;
-  if (data.validation.tokens() < 2) return;
-  const auto model = load_llama(find_checkpoint(job.config.run.folder), at::kFloat);
-  std::vector<int64_t> prompt(std::min<int64_t>(80, data.validation.tokens()));
-  data.validation.read(0, static_cast<int64_t>(prompt.size()), 1, prompt.data());
-  std::cout << "  sample            after [" << printable(bytes_text(prompt)) << "]:\n\n";
-  std::string text;
-  generate(*model, prompt, {.tokens = 240}, [&](int64_t token) {
-    text += static_cast<char>(token);
-    return true;
-  });
-  std::cout << printable(text, "    ") << "\n";
-}
-
-// A few pictures of each class, where they are quick to draw and can be seen; otherwise how to draw them.
-void draw_samples(const TrainJob& job) {
-  constexpr int64_t kEach = 4;
-  constexpr double kMostWork = 1e12;  // some twenty seconds on two cores
-  const auto& shape = std::get<DitConfig>(job.model);
-  const bool seen = shape.channels == 1 || shape.channels == 3;
-  const fs::path file = fs::path(job.config.run.folder) / (seen ? "samples.png" : "samples.safetensors");
-  const Drawing drawing = make_drawing({.folder = find_checkpoint(job.config.run.folder),
-                                        .count = kEach,
-                                        .sharing = {.threads = thread_count(job.config)}});
-  if (interrupts > 0 || !seen || drawing_work(drawing) > kMostWork) {
-    std::cout << "  samples           draw some with: " << program_invocation_name << " sample --checkpoint "
-              << job.config.run.folder << " --out " << file.string() << "\n";
-    return;
+// What was made of the last checkpoint, or how to draw what takes longer.
+void print_sample(const TrainJob& job, const std::optional<KeptSample>& sample) {
+  const std::string& folder = job.config.run.folder;
+  if (sample && job.tokens) {
+    std::cout << "  sample            after [" << printable(sample->prompt) << "]:\n\n"
+              << printable(sample->text, "    ") << "\n";
+  } else if (sample) {
+    std::cout << "  samples           " << sample->picture.string()
+              << " (a row for each class; more: sample --checkpoint " << folder << ")\n";
+  } else if (!job.tokens) {
+    const auto channels = std::get<DitConfig>(job.model).channels;
+    std::cout << "  samples           draw some with: " << program_invocation_name << " sample --checkpoint " << folder
+              << " --out " << (fs::path(folder) / "samples").string()
+              << (channels == 1 || channels == 3 ? ".png" : ".safetensors") << "\n";
   }
-  try {
-    const Progress progress("drawing samples");
-    write_pictures(file, draw_pictures(drawing), kEach);
-  } catch (const UserError& error) {  // the run itself went well
-    std::cout << "  samples           could not be drawn: " << error.what() << "\n";
-    return;
-  }
-  std::cout << "  samples           " << file.string() << " (a row for each class; more: sample --checkpoint "
-            << job.config.run.folder << ")\n";
 }
 
 void run(TrainFlags& flags) {
@@ -215,6 +189,7 @@ void run(TrainFlags& flags) {
   if (processes) processes->begin();
   Display display(5);
   Training training = make_training(job);
+  training.estimated_bytes = estimated.rank_bytes();
   training.profile = flags.profile;
   training.tensorboard = flags.tensorboard;
   training.observer.on_step = [&](const StepReport& report) {
@@ -225,6 +200,17 @@ void run(TrainFlags& flags) {
     if (!flags.json) display.show(report, job.source->skipped().size());
   };
   training.observer.stop = [] { return interrupts > 0; };
+  std::optional<KeptSample> sample;
+  training.observer.on_checkpoint = [&](const fs::path& checkpoint) {
+    sample.reset();
+    if (!config.run.samples || interrupts > 0) return;
+    try {
+      sample = keep_sample(job, checkpoint);
+    } catch (const std::exception& error) {  // the run itself goes well
+      std::cerr << "startrail: warning: no sample was kept of " << checkpoint.filename().string() << ": "
+                << error.what() << "\n";
+    }
+  };
   const TrainingResult result =
       advise_on_room(cat("make room, such as by deleting older checkpoints; what was saved is whole, in ",
                          (fs::path(config.run.folder) / kCheckpointFolder).string()),
@@ -238,13 +224,12 @@ void run(TrainFlags& flags) {
   display.finish();
   at::set_num_threads(thread_count(config));
   print_summary(job, result, estimated);
-  if (!flags.profile.empty()) std::cout << "  trace             " << flags.profile << " (open it in ui.perfetto.dev)\n";
-  std::cout << std::flush;  // what is drawn now may take a while, and need not be waited for
+  if (!flags.profile.empty())
+    std::cout << "  trace             " << flags.profile << " (show it with: " << program_invocation_name << " show "
+              << flags.profile << "; ui.perfetto.dev opens it too)\n";
   trained = true;
-  if (job.tokens && !result.stopped)
-    print_text(job, job.tokens->data());
-  else if (!job.tokens)
-    draw_samples(job);
+  print_sample(job, sample);
+  std::cout << "  to look at        " << program_invocation_name << " show " << config.run.folder << "\n";
   if (!result.stopped) return;
   std::cout << "\ngo on with: " << program_invocation_name << " train --resume " << config.run.folder << "\n";
   throw Exit{kStopped};
@@ -276,7 +261,8 @@ void add_train(CLI::App& app) {
                    "Tokenize data.path first, into the run's folder; text is otherwise read as bytes. See startrail "
                    "tokenize")
       ->type_name("FOLDER");
-  command->add_option("--profile", flags->profile, "Write the first steps as a trace for Perfetto")->type_name("FILE");
+  command->add_option("--profile", flags->profile, "Write the first steps as a trace, for startrail show and Perfetto")
+      ->type_name("FILE");
   command->add_flag("--tensorboard", flags->tensorboard,
                     "Also write the metrics into the run's folder for TensorBoard");
   flags->comm.add_to(*command, /*timeout=*/false);

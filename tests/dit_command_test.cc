@@ -9,6 +9,7 @@
 #include "startrail/base/testing.h"
 #include "startrail/train/data/pictures/image_file.h"
 #include "startrail/train/data/pictures/shapes.h"
+#include "startrail/train/loop/checkpoint.h"
 #include "startrail/train/store/tensor_file.h"
 #include "tests/command.h"
 
@@ -53,8 +54,8 @@ TEST_F(DitCommand, TrainsOnShapesDrawsAndGoesOn) {
   const std::string run = folder_.path("run");
   expect(train("shapes", "--set parallel.ranks=4 --set train.ema=0.9 --set train.tokens=128"), 0,
          {"DiT, 1 layers, dim 32", "32 x 32 with 3 channels in patches of 4 x 4, 4 classes, flow", "generated pictures",
-          "contiguous", "step 3/3", "mean square", "validation loss", "samples.png"});
-  EXPECT_TRUE(fs::exists(run + "/samples.png"));
+          "contiguous", "step 3/3", "mean square", "validation loss", "samples/step-00000003.png"});
+  EXPECT_TRUE(fs::exists(run + "/samples/step-00000003.png"));
   expect(cat("train --resume ", run, " --set train.steps=5 --set parallel.ranks=2"), 0, {"from step 3", "step 5/5"});
   expect(cat("train --resume ", run, " --set train.steps=6 --set model.objective=ddpm"), 2,
          {"model.objective = \"ddpm\" is not what", "has, \"flow\": leave it out"});
@@ -190,8 +191,9 @@ TEST_F(DitCommand, EvaluatesOnOtherDataAndDrawsClassesByName) {
 TEST_F(DitCommand, DrawsOnlyClassesThatHadDataUnlessAsked) {
   const std::string sample =
       cat("sample --checkpoint ", folder_.path("run"), " --count 1 --steps 1 --out ", folder_.path("a.png"), " ");
-  expect(train("shapes", "--set model.classes=6"), 0, {"6 classes", "samples.png"});
-  EXPECT_EQ(open_image(folder_.path("run/samples.png"), ImageFormat::png)->header().height, 4 * 34 - 2);
+  expect(train("shapes", "--set model.classes=6"), 0, {"6 classes", "samples/step-"});
+  const std::string last = cat(find_checkpoint(folder_.path("run")).filename().string(), ".png");
+  EXPECT_EQ(open_image(folder_.path("run/samples/" + last), ImageFormat::png)->header().height, 4 * 34 - 2);
   expect(sample, 0, {"4 pictures, a row for each of the classes circle, cross, square, triangle;"});
   expect(sample + "--classes 5,square", 0, {"warning: the model had no data of class 5", "classes 5, square;"});
   expect(sample + "--classes Square", 2,
@@ -239,14 +241,15 @@ TEST_F(DitCommand, SaysHowToDrawWhatIsSlowToDraw) {
                "--set model.height=256 --set model.width=256 --set data.validation=0 --set train.steps=1 --set "
                "train.batch=1"),
          0, {"step 1/1", "draw some with: ", how});
-  EXPECT_FALSE(fs::exists(run + "/samples.png"));
+  EXPECT_TRUE(fs::is_empty(run + "/samples"));
   fs::remove_all(run);
   // Nor is anything drawn when a run is stopped.
   const Ended stopped =
       run_process(train("shapes", cat("--set train.steps=100000000 2>&1 & for i in $(seq 300); do [ -s ", run,
-                                      "/metrics.jsonl ] && break; sleep 0.1; done; kill -INT $!; wait $!")));
+                                      "/metrics.jsonl ] && grep -q '\"loss\"' ", run,
+                                      "/metrics.jsonl && break; sleep 0.1; done; kill -INT $!; wait $!")));
   expect(stopped, 75, {"stopped at step", "draw some with: ", how, "go on with: "});
-  EXPECT_FALSE(fs::exists(run + "/samples.png"));
+  EXPECT_FALSE(fs::exists(run + "/samples"));
 }
 
 TEST_F(DitCommand, RefusesWhatIsNotForItsKind) {

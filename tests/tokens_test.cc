@@ -45,7 +45,12 @@ TEST_F(Tokens, ALargeVocabularyGoesFromTextToTransformers) {
   python("tokens_reference.py make " + folder_.path());
   const std::string run_folder = folder_.path("run"), out = folder_.path("out");
   const std::string tokenizer = "--tokenizer " + folder_.path("tokenizer");
-  const json whole = run(train("text", "whole", 6, tokenizer)), first = run(train("text", "run", 3, tokenizer));
+  const json whole = run(train("text", "whole", 6, tokenizer)),
+             first = run(train("text", "run", 3, tokenizer + " --set run.samples=false"));
+  EXPECT_GT(
+      json::parse(std::ifstream(folder_.path("whole/samples/step-00000006.json")))["text"].get<std::string>().size(),
+      240u);
+  EXPECT_FALSE(fs::exists(run_folder + "/samples"));
   const json rest = run(cat("train --resume ", run_folder, " --set train.steps=6"));
   for (int i = 0; i < 3; ++i) {
     EXPECT_EQ(first["losses"][i], whole["losses"][i]);
@@ -72,8 +77,9 @@ TEST_F(Tokens, ALargeVocabularyGoesFromTextToTransformers) {
   // What a folder has goes on with a run that starts from it.
   fs::remove(folder_.path("out/tokenizer_config.json"));
   folder_.write("out/tokenizer_config.json", R"({"tokenizer_class": "PreTrainedTokenizerFast", "kept": 1})");
-  const std::string tuning = cat("train --from ", out, " --set data.path=", folder_.path("other"),
-                                 " --set train.tokens=32 --set train.steps=1 --set run.folder=", folder_.path("tuned"));
+  const std::string tuning = cat(
+      "train --from ", out, " --set data.path=", folder_.path("other"),
+      " --set train.tokens=32 --set train.steps=1 --set run.samples=false --set run.folder=", folder_.path("tuned"));
   folder_.write("other/tokenizer.json", "{}");
   for (const std::string& command : {tuning, cat("evaluate --checkpoint ", out, " --data ", folder_.path("other"))})
     EXPECT_NE(refusal(command).find("were made with another tokenizer than that of " + out), std::string::npos);

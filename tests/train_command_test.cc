@@ -55,9 +55,22 @@ TEST_F(TrainCommand, ShowsProgressSummaryAndWritesTheRun) {
        "done:", "validation loss", "best unigram model", "trigram", "ring would have sent", "checkpoint", "sample"});
   std::ifstream metrics(fs::path(run_folder()) / "metrics.jsonl");
   int64_t lines = 0;
+  std::string first;
+  std::getline(metrics, first);
+  const json head = json::parse(first);
+  EXPECT_EQ(head["kind"], "run");
+  EXPECT_EQ(head["name"], "run");
+  EXPECT_EQ(head["loss_unit"], "nats a token");
+  EXPECT_EQ(head["config"]["parallel.grid"], "\"startrail:2\"");
+  EXPECT_FALSE(head["config"].contains("train.clip")) << "as it is by default";
+  EXPECT_GT(head["estimated_bytes"], 0);
+  double elapsed = 0;
   for (std::string line; std::getline(metrics, line);) {
     const json step = json::parse(line);
+    EXPECT_GE(step["elapsed"], elapsed);
+    elapsed = step["elapsed"];
     if (step.contains("validation")) continue;
+    EXPECT_EQ(step["tokens"], step["step"].get<int64_t>() * 128);
     EXPECT_EQ(step["step"], ++lines);
     for (const char* key :
          {"loss", "gradient_norm", "learning_rate", "tokens_per_second", "peak_bytes", "attention_bytes"})
@@ -74,10 +87,22 @@ TEST_F(TrainCommand, ShowsProgressSummaryAndWritesTheRun) {
   std::map<int, std::set<std::string>> work;
   std::map<int, int> transfers;
   const json trace = json::parse(file);
+  double waiting = 0, steps = 0;
   for (const json& event : trace["traceEvents"]) {
     if (event["ph"] == "X") work[event["pid"]].insert(event["name"]);
     if (event["ph"] == "b") ++transfers[event["pid"]];
+    if (event.value("cat", "") == "step") steps += event["dur"].get<double>();
   }
+  // Waits within steps are what the steps counted.
+  for (const json& wait : trace["traceEvents"])
+    if (wait.value("cat", "") == "wait")
+      for (const json& step : trace["traceEvents"])
+        if (step.value("cat", "") == "step" && step["pid"] == wait["pid"] && step["ts"] <= wait["ts"] &&
+            wait["ts"].get<double>() < step["ts"].get<double>() + step["dur"].get<double>())
+          waiting += wait["dur"].get<double>();
+  EXPECT_NEAR(waiting / steps, trace["otherData"]["wait_share"], 0.01);
+  EXPECT_EQ(trace["otherData"]["steps"], (json{1, 3}));
+  EXPECT_EQ(trace["otherData"]["comm"], "local");
   for (int rank = 0; rank < 4; ++rank) {
     for (const char* name : {"forward", "backward", "optimizer", "attend", "gather", "merge"})
       EXPECT_TRUE(work[rank].contains(name)) << rank << name;
@@ -356,9 +381,13 @@ pid_t start(const std::string& config, const std::string& output, sighandler_t h
 }
 
 void wait_for_steps(const fs::path& metrics) {
-  for (int i = 0; i < 600 && (!fs::exists(metrics) || fs::file_size(metrics) < 100); ++i)
-    std::this_thread::sleep_for(std::chrono::milliseconds(50));
-  ASSERT_TRUE(fs::exists(metrics)) << "no step in half a minute";
+  const auto has_step = [&] {
+    std::ifstream file(metrics);
+    const std::string text(std::istreambuf_iterator<char>(file), {});
+    return text.find("\"loss\":") != std::string::npos;
+  };
+  for (int i = 0; i < 600 && !has_step(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  ASSERT_TRUE(has_step()) << "no step in half a minute";
 }
 
 TEST_F(TrainCommand, SavesAndStopsWhenInterrupted) {

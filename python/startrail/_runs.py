@@ -40,7 +40,7 @@ def load_run(folder: str | pathlib.Path) -> Run:
                 if not line.endswith("\n"):  # a run is writing it
                     break
                 raise ValueError(f"{file} line {number} is no JSON: {error}") from None
-            if "step" not in row:
+            if "step" not in row or row.get("kind") == "run":  # what the run is, or that it was gone on with
                 continue
             if "validation" in row:
                 checks[row["step"]] = row["validation"]

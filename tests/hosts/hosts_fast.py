@@ -98,7 +98,7 @@ class Training(HostsTest):
                     "--set", "train.tokens=64"]
             with Job(launch(2, *folder.train("run", *more))) as job:
                 metrics = folder.path / "run/metrics.jsonl"
-                while not metrics.exists() or len(metrics.read_text().splitlines()) < 3:
+                while not metrics.exists() or len(metrics.read_text().splitlines()) < 4:  # its head, three steps
                     self.assertIsNone(job.process.poll(), job.text())
                     time.sleep(0.02)
                 os.kill(job.process.pid, signal.SIGTERM)

@@ -25,30 +25,13 @@ using nlohmann::json;
 
 constexpr int64_t kElement = 4;  // everything is kept in float32
 
-std::string name_of(int64_t step) {
-  char name[32];
-  std::snprintf(name, sizeof name, "step-%08lld", static_cast<long long>(step));
-  return name;
-}
-
-// The step of a folder that name_of named, or -1: a copy called step-5-good is the user's own.
-int64_t step_of(const fs::path& folder) {
-  const std::string name = folder.filename();
-  constexpr std::string_view kPrefix = "step-";
-  int64_t step = -1;
-  if (!name.starts_with(kPrefix)) return -1;
-  const char* end = name.data() + name.size();
-  const auto read = std::from_chars(name.data() + kPrefix.size(), end, step);
-  return read.ec == std::errc() && read.ptr == end ? step : -1;
-}
-
 // Checkpoints of a run by step, lowest first: complete when they got their names, whatever became of them.
 std::vector<fs::path> checkpoints(const fs::path& run) {
   std::vector<fs::path> found;
   std::error_code none;
   for (const auto& entry : fs::directory_iterator(run / kCheckpointFolder, none))
-    if (step_of(entry.path()) >= 0) found.push_back(entry.path());
-  std::sort(found.begin(), found.end(), [](auto& a, auto& b) { return step_of(a) < step_of(b); });
+    if (step_of(entry.path().filename()) >= 0) found.push_back(entry.path());
+  std::sort(found.begin(), found.end(), [](auto& a, auto& b) { return step_of(a.filename()) < step_of(b.filename()); });
   return found;
 }
 
@@ -151,7 +134,7 @@ void point_latest(const fs::path& folder, const std::string& name) {
 // After step `now` was saved: all but the newest `keep`, and those beyond it, which a run that went back has given up.
 void remove_old(const fs::path& run, int64_t now, int64_t keep) {
   auto all = checkpoints(run);
-  const auto beyond = std::find_if(all.begin(), all.end(), [&](auto& path) { return step_of(path) > now; });
+  const auto beyond = std::find_if(all.begin(), all.end(), [&](auto& path) { return step_of(path.filename()) > now; });
   const auto kept = keep > 0 ? beyond - std::min<std::ptrdiff_t>(keep, beyond - all.begin()) : all.begin();
   all.erase(kept, beyond);
   for (const fs::path& path : all) move_aside(path);
@@ -251,7 +234,7 @@ void write_checkpoint(const fs::path& run, const fs::path& partial, const Traini
     }
     write_text(partial / kStateFile, state_text(state, files));
     sync_folder(partial);
-    const fs::path done = folder / name_of(state.step);
+    const fs::path done = folder / step_name(state.step);
     publish(partial, done);
     sync_folder(folder);
     point_latest(folder, done.filename());
@@ -263,7 +246,7 @@ void write_checkpoint(const fs::path& run, const fs::path& partial, const Traini
 
 void save_checkpoint(const fs::path& run, const TrainingState& state, const Model& model, ShardedAdamW& optimizer,
                      Group& world, int64_t keep, const Companions& companions) {
-  const fs::path partial = run / kCheckpointFolder / cat(".", name_of(state.step), ".partial");
+  const fs::path partial = run / kCheckpointFolder / cat(".", step_name(state.step), ".partial");
   try {
     write_checkpoint(run, partial, state, model, optimizer, world, keep, companions);
   } catch (...) {

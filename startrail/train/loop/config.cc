@@ -312,7 +312,20 @@ Settings settings_of(TrainConfig& c) {
        {}},
       {"run.save_every", &c.run.save_every, "Steps between checkpoints; 0: only at the end.", {}, 0},
       {"run.keep", &c.run.keep, "Newest checkpoints kept; 0: all.", {}, 0},
+      {"run.samples", &c.run.samples,
+       "Keep a sample with every checkpoint, in the run's folder: text after the start of the held-out data, or "
+       "pictures; none where that takes long."},
   };
+}
+
+std::vector<std::pair<std::string, std::string>> changed_settings(const TrainConfig& config) {
+  TrainConfig mine = config, plain;
+  const Settings settings = settings_of(mine), defaults = settings_of(plain);
+  std::vector<std::pair<std::string, std::string>> changed;
+  for (size_t i = 0; i < settings.size(); ++i)
+    if (const std::string text = value_text(settings[i]); text != value_text(defaults[i]))
+      changed.emplace_back(settings[i].name, text);
+  return changed;
 }
 
 at::ScalarType compute_type(const TrainConfig& config) {

@@ -62,11 +62,15 @@ struct TrainConfig {
   struct {
     std::string folder;
     int64_t save_every = 200, keep = 2;
+    bool samples = true;
   } run;
 };
 
 // The settings there are, bound to `config`: the one list that reading, help and the saved file follow.
 Settings settings_of(TrainConfig& config);
+
+// What of a configuration is not as it is by default: names and values, as TOML writes them.
+std::vector<std::pair<std::string, std::string>> changed_settings(const TrainConfig& config);
 
 // Whether its preset is a DiT's; otherwise it is a GPT.
 bool is_dit(const TrainConfig& config);

@@ -1,4 +1,5 @@
-// What a step reports, and a run's record of it: metrics.jsonl, with one line per step and one per validation.
+// What a step reports, and a run's record of it: metrics.jsonl. Its first line says what the run is, the others have
+// one step or one validation each; a run that was gone on with says so again at that place.
 #pragma once
 
 #include <cstdint>
@@ -17,6 +18,7 @@ struct StepReport {
   double loss = 0;              // mean over the valid tokens of the step
   double gradient_norm = 0, learning_rate = 0;
   double seconds = 0;  // of this step
+  int64_t tokens = 0;  // trained on since the start
   double tokens_per_second = 0;
   double wait_share = 0;             // of the ranks' time, spent waiting for messages
   int64_t peak_bytes = 0;            // tensor memory, of the rank with most so far
@@ -26,10 +28,21 @@ struct StepReport {
   double save_seconds = 0;           // when it was saved after this step
 };
 
+constexpr int kMetricsFormat = 1;
+
+// What a run is.
+struct RunHead {
+  int64_t step = 0;  // after which it starts, or goes on
+  std::string name = {}, loss_unit = {};
+  int64_t estimated_bytes = 0;                                // of a rank, before the start; 0: not known
+  std::vector<std::pair<std::string, std::string>> config{};  // what was set: keys and values
+};
+
 class Metrics {
  public:
-  // Goes on with a file that is there, without the lines after `step`. UserError when it cannot be written.
-  Metrics(const std::filesystem::path& file, int64_t step);
+  // Goes on with what is in the run's folder, without what is of later steps: lines, and samples. UserError when it
+  // cannot be written.
+  Metrics(const std::filesystem::path& run, const RunHead& head);
   // As throw_file_error, when the disk is full say.
   void write(const StepReport& report);
   void write(int64_t step, double validation);
@@ -37,8 +50,11 @@ class Metrics {
  private:
   void write_line(const std::string& line);
 
+  double elapsed() const;  // seconds since the start of the run, all its parts together
+
   std::string file_;
   std::ofstream out_;
+  double started_ = 0;
 };
 
 // Lists what a run could not use, in its skipped.txt; there is none when that is nothing.

@@ -3,10 +3,10 @@
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/autograd.h>
 
-#include <chrono>
 #include <cmath>
 #include <fstream>
 #include <functional>
+#include <nlohmann/json.hpp>
 #include <numeric>
 #include <random>
 #include <set>
@@ -31,7 +31,7 @@ constexpr int kBadSteps = 5;  // in a row, after which a run is given up
 constexpr const char* kAdvice = "; lower train.learning_rate, or go on from an earlier checkpoint";
 constexpr int64_t kTracedSteps = 3;  // enough to see the pattern; a long trace is too large to open
 
-double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+double now() { return RankTrace::now_us() * 1e-6; }
 
 // The ranks that share a sequence with this one: neighbours.
 std::shared_ptr<Group> sequence_group(const Group& world, int size) {
@@ -109,7 +109,7 @@ class RankTrainer {
     state_.data = training.source->fingerprint();
     on_first([&] {
       write_text(fs::path(config_.run.folder) / kSettingsFile, state_.settings);
-      metrics_.emplace(fs::path(config_.run.folder) / kMetricsFile, state_.step);
+      metrics_.emplace(config_.run.folder, run_head());
       if (training.tensorboard) events_.emplace(config_.run.folder, state_.step);
     });
     list_skipped();
@@ -147,10 +147,19 @@ class RankTrainer {
     if (!result.stopped && (bad_steps_ > 0 || (result.last.validation && !std::isfinite(*result.last.validation))))
       throw UserError(cat(divergence(result.last), " and did not recover by its end, step ", state_.step, kAdvice));
     result.trace = trace_;
+    result.traced = std::move(traced_);
     return result;
   }
 
  private:
+  RunHead run_head() const {
+    return {.step = state_.step,
+            .name = fs::weakly_canonical(config_.run.folder).filename().string(),
+            .loss_unit = is_dit(config_) ? "mean square" : "nats a token",
+            .estimated_bytes = training_.estimated_bytes,
+            .config = changed_settings(config_)};
+  }
+
   // What the first rank does in the run's folder, if anything is saved: all go on when it is done, or none.
   void on_first(const std::function<void()>& body) {
     world_->control().agree([&] {
@@ -171,7 +180,7 @@ class RankTrainer {
     RankTrace* trace = world_->meter().trace();
     const double start = trace ? trace->now_us() : 0;
     auto result = body();
-    if (trace) trace->add({name, start, trace->now_us()});
+    if (trace) trace->add({name, TraceKind::phase, start, trace->now_us()});
     return result;
   }
 
@@ -226,9 +235,13 @@ class RankTrainer {
     report.step = state_.step;
     report.steps = config_.train.steps;
     report.seconds = now() - start;
+    if (RankTrace* trace = world_->meter().trace())
+      trace->add({cat("step ", state_.step), TraceKind::step, start * 1e6, (start + report.seconds) * 1e6});
     state_.seconds += report.seconds;
+    report.tokens = state_.examples * config_.train.tokens;
     report.tokens_per_second = nominal / report.seconds;
     measure(report);
+    if (world_->meter().trace()) traced_.push_back(report);
     return report;
   }
 
@@ -262,19 +275,21 @@ class RankTrainer {
   void measure(StepReport& report) {
     const Counts &attention = group_->meter().counts(), &weights = world_->meter().counts();
     const Volume sent = attention.sent();
-    std::vector<double> mine{attention.wait_seconds() + weights.wait_seconds(),
+    std::vector<double> mine{report.seconds, attention.wait_seconds() + weights.wait_seconds(),
                              static_cast<double>(memory_->peak_bytes), static_cast<double>(weights.sent().total()),
                              static_cast<double>(sent.total())};
     for (Traffic kind : kTraffic) mine.push_back(static_cast<double>(sent[kind]));
-    double busiest = -1;
+    double busiest = -1, seconds = 0, waiting = 0;
     for (const auto& values : world_->control().gather(mine)) {
-      report.wait_share += values[0] / report.seconds / world_->size();
-      report.peak_bytes = std::max(report.peak_bytes, static_cast<int64_t>(values[1]));
-      report.weight_bytes = std::max(report.weight_bytes, static_cast<int64_t>(values[2]));
-      if (values[3] <= busiest) continue;
-      busiest = values[3];
-      for (Traffic kind : kTraffic) report.attention[kind] = static_cast<int64_t>(values[4 + static_cast<int>(kind)]);
+      seconds += values[0];
+      waiting += values[1];
+      report.peak_bytes = std::max(report.peak_bytes, static_cast<int64_t>(values[2]));
+      report.weight_bytes = std::max(report.weight_bytes, static_cast<int64_t>(values[3]));
+      if (values[4] <= busiest) continue;
+      busiest = values[4];
+      for (Traffic kind : kTraffic) report.attention[kind] = static_cast<int64_t>(values[5 + static_cast<int>(kind)]);
     }
+    report.wait_share = waiting / seconds;
   }
 
   void check_finite(const StepReport& report) {
@@ -342,7 +357,34 @@ class RankTrainer {
   std::optional<EventFile> events_;
   std::optional<size_t> skipped_;  // how many problems are listed
   std::shared_ptr<RankTrace> trace_;
+  std::vector<StepReport> traced_;  // the steps in it
 };
+
+// What a trace shows and under which conditions, with the waiting that the steps themselves counted.
+nlohmann::json about_trace(const Training& training, const std::vector<StepReport>& steps, const World& world) {
+  const TrainConfig& config = training.config;
+  const Grid& grid = training.attention.grid;
+  const std::string scheme = scheme_of(grid);
+  double seconds = 0, waiting = 0;
+  for (const StepReport& step : steps) {
+    seconds += step.seconds;
+    waiting += step.seconds * step.wait_share;
+  }
+  return {{"source", "measured"},
+          {"name", cat(scheme.empty() ? to_text(grid) : scheme, " on ", plural(config.parallel.ranks, "rank"))},
+          {"what", "training"},
+          {"grid", to_text(grid)},
+          {"ranks", config.parallel.ranks},
+          {"data_parallel", config.parallel.data_parallel},
+          {"threads_each", world.threads_each(static_cast<int>(config.parallel.threads))},
+          {"ranks_here", world.ranks_here()},
+          {"comm", world.name()},
+          {"tokens", config.train.tokens},
+          {"batch", config.train.batch},
+          {"precision", config.train.precision},
+          {"steps", {steps.front().step, steps.back().step}},
+          {"wait_share", waiting / seconds}};
+}
 
 }  // namespace
 
@@ -359,21 +401,17 @@ TrainingResult train(const Training& training, World& world) {
   told.asks = world.first();
   told.doing = [&](const std::string& what) { world.doing(what); };
   TrainingResult result;
-  std::vector<std::string> traces;
-  std::vector<double> shifts;
+  CollectedTraces traces;
   world.run(static_cast<int>(training.config.parallel.threads), [&](const std::shared_ptr<Group>& group) {
     TrainingResult mine = train_rank(told, group);
     if (!training.profile.empty()) {
-      std::vector<double> clocks = clock_shifts_us(*group);
-      std::vector<std::string> all = group->control().collect(mine.trace ? trace_text(*mine.trace) : "");
-      if (group->rank() == 0) {
-        shifts = std::move(clocks);
-        traces = std::move(all);
-      }
+      CollectedTraces all = collect_traces(*group, mine.trace.get());
+      if (group->rank() == 0) traces = std::move(all);
     }
     if (group->rank() == world.first()) result = std::move(mine);
   });
-  if (result.trace && !traces.empty()) write_traces(training.profile, traces, shifts);
+  if (result.trace && !traces.texts.empty())
+    write_traces(training.profile, traces.texts, about_trace(training, result.traced, world), traces.shift_us);
   return result;
 }
 

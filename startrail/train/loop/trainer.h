@@ -32,6 +32,7 @@ struct Training {
   std::filesystem::path profile = {};     // write a trace of a few steps here
   bool save = true;                       // checkpoints and metrics into config.run.folder
   bool tensorboard = false;               // the metrics also as TensorBoard reads them
+  int64_t estimated_bytes = 0;            // of a rank, for the record; 0: not known
   Observer observer = {};
   int asks = 0;                                        // the rank of this process that asks observer.stop
   std::function<void(const std::string&)> doing = {};  // told what every rank is at: "step 12"
@@ -48,6 +49,7 @@ struct TrainingResult {
   int64_t bad_steps = 0;       // of them, those that changed nothing, as loss or gradient was not finite
   bool stopped = false;        // by the observer, before the last step
   std::shared_ptr<RankTrace> trace;  // this rank's, when a profile was asked for
+  std::vector<StepReport> traced;    // the steps in it
 };
 
 // One rank's part, on any group.
