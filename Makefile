@@ -1,8 +1,8 @@
 # The everyday commands. Each does what it needs first, so `make run` works in a fresh clone.
 # TORCH_DIR=<torch folder> uses an installed torch instead of the one in .venv.
 .DEFAULT_GOAL := help
-.PHONY: help setup program build python run run-dit test test-long test-hosts test-python test-sanitizers test-asan test-tsan test-all \
-  bench check format clean
+.PHONY: help setup program build python run run-dit test test-long test-hosts test-python test-pages test-sanitizers test-asan \
+  test-tsan test-all bench pictures check format clean
 
 # Paths are relative to this file, also when another Makefile includes or calls it.
 root := $(dir $(abspath $(lastword $(MAKEFILE_LIST))))
@@ -41,6 +41,7 @@ test: build check ## build, scripts/check and the fast tests
 	cd $(root) && ctest --preset release
 
 test-long: build ## the long tests
+	@$(call build_preset,release,ON,long_tests)
 	cd $(root) && ctest --preset long
 
 test-hosts: build ## ranks as processes: kills, stops, cuts, real launchers; as root it installs those that are missing
@@ -49,6 +50,10 @@ test-hosts: build ## ranks as processes: kills, stops, cuts, real launchers; as 
 test-python: build ## the Python package: models, trainers, compilers, faults, examples, installing
 	@$(root)scripts/setup python
 	cd $(root) && ctest --preset python
+
+test-pages: build ## pages to look at, in a real browser; it installs Chromium where there is none
+	@$(root)scripts/setup pages
+	cd $(root) && ctest --preset pages
 
 test-sanitizers: test-asan test-tsan ## the two below
 
@@ -60,13 +65,17 @@ test-tsan: setup ## run and train under the sanitizer of threads
 	@$(call build_preset,tsan,ON)
 	cd $(root) && ctest --preset tsan
 
-test-all: test test-long test-hosts test-python test-sanitizers ## all of these
+test-all: test test-long test-hosts test-python test-pages test-sanitizers ## all of these
 
 bench: program ## the benchmarks: attention over ranks, its kernel, training steps, tokenizing
 	cd $(root) && bench/run
 	@$(call show,build/startrail bench kernel)
 	@$(call show,bench/train)
 	@$(call show,bench/tokenize)
+
+pictures: program ## make the pictures of README and docs/ again, from the pages of `startrail show`
+	@$(root)scripts/setup pages
+	@$(root)scripts/pictures
 
 check: setup ## format, include order, and that the documents name only what exists
 	@$(root)scripts/check

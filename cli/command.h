@@ -22,6 +22,7 @@ void add_sample(CLI::App& app);
 void add_export(CLI::App& app);
 void add_evaluate(CLI::App& app);
 void add_launch(CLI::App& app);
+void add_show(CLI::App& app);
 
 // Thrown to end with a code other than 0 after the output said why (a failed --check).
 struct Exit {

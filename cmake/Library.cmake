@@ -91,6 +91,16 @@ function(startrail_python_tests)
   _startrail_scripts(python)
 endfunction()
 
+# startrail_pages_tests(): tests/pages/, where a browser looks at pages. The fast one is skipped where there is none.
+function(startrail_pages_tests)
+  if(NOT STARTRAIL_TESTS OR NOT TARGET startrail_command)
+    return()
+  endif()
+  _startrail_scripts(pages)
+  set_tests_properties(pages_fast PROPERTIES LABELS "pages_fast;show" SKIP_RETURN_CODE 77)
+  set_tests_properties(pages_long PROPERTIES LABELS "pages_long;show")
+endfunction()
+
 # tests/<folder>/<folder>_fast.py and _long.py, each with its name as label.
 function(_startrail_scripts folder)
   cmake_path(GET STARTRAIL_TORCH_USED PARENT_PATH packages)
@@ -111,8 +121,8 @@ function(startrail_command)
   if(NOT sources)
     return()
   endif()
-  add_library(startrail_cli STATIC ${sources})
-  target_compile_definitions(startrail_cli PRIVATE STARTRAIL_VERSION="${PROJECT_VERSION}")
+  include(Page)
+  add_library(startrail_cli STATIC ${sources} ${STARTRAIL_PAGE_SOURCE})
   target_link_libraries(startrail_cli PUBLIC ${arg_LINKS})
   _startrail_compile(startrail_cli QUICK LINKS startrail_torch)
   add_executable(startrail_command ${main})
@@ -124,6 +134,8 @@ function(startrail_command)
   _startrail_compile(startrail_command)
 endfunction()
 
+add_custom_target(long_tests)  # built when they are wanted, since they take a while
+
 # One GoogleTest program from SOURCES, or nothing when there are none. Tests start in the repository's root.
 # A fast program without libtorch has one ctest entry per TEST. Others are one entry: loading libtorch takes half a
 # second, longer than most tests. They run alone, because their ranks are threads that want all cores; threads that wait
@@ -133,7 +145,12 @@ function(_startrail_test name)
   if(NOT STARTRAIL_TESTS OR NOT arg_SOURCES)
     return()
   endif()
-  add_executable(${name} ${arg_SOURCES} ${arg_HELPERS})
+  if("long" IN_LIST arg_LABELS)
+    add_executable(${name} EXCLUDE_FROM_ALL ${arg_SOURCES} ${arg_HELPERS})
+    add_dependencies(long_tests ${name})
+  else()
+    add_executable(${name} ${arg_SOURCES} ${arg_HELPERS})
+  endif()
   target_link_libraries(${name} PRIVATE ${arg_LINKS} GTest::gtest_main)
   _startrail_compile(${name} QUICK PRECOMPILED _tests LINKS ${arg_LINKS})
   if("startrail_torch" IN_LIST arg_LINKS OR "long" IN_LIST arg_LABELS)
