@@ -87,7 +87,11 @@ AttentionOptions ShapeFlags::options() const {
 }
 
 PlanSubject ShapeFlags::subject(const AttentionOptions& options) const {
-  return {.type = dtype, .partial = partial, .layout = layout, .mask = options.mask};
+  return {.type = dtype,
+          .partial = partial,
+          .layout = layout,
+          .mask = options.mask,
+          .backward = backward_pass(options, problem(options))};
 }
 
 Problem ShapeFlags::problem(const AttentionOptions& options) const {

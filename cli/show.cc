@@ -1,10 +1,11 @@
 // startrail show: plans, traces and runs as one page to look at, or a run's losses in the terminal.
 #include <spawn.h>
+#include <sys/wait.h>
 #include <unistd.h>
 #include <CLI/CLI.hpp>
 
 #include <cerrno>
-#include <cstdlib>
+#include <cstring>
 #include <fstream>
 #include <iostream>
 #include <nlohmann/json.hpp>
@@ -13,6 +14,7 @@
 #include "cli/full_disk.h"
 #include "cli/page/page.h"
 #include "cli/shape.h"
+#include "cli/text_model.h"
 #include "cli/world.h"
 #include "startrail/base/error.h"
 #include "startrail/base/file.h"
@@ -51,22 +53,28 @@ json make_view(const ShowFlags& flags, const std::string& grid) {
   return plan_json(options.grid, shape.problem(options), subject);
 }
 
+// Deep nesting would end the program, and nothing of ours has it.
+json read_shallow(const fs::path& file) {
+  constexpr int kMostDepth = 32;
+  const auto shallow = [&](int depth, json::parse_event_t, json&) {
+    if (depth > kMostDepth)
+      throw UserError(cat(file.string(), " is nested more deeply than anything startrail writes"));
+    return true;
+  };
+  std::ifstream in(file);
+  if (!in) throw_file_error(file.string(), "cannot be read", errno);
+  return json::parse(in, shallow, /*allow_exceptions=*/false);
+}
+
 void add_file(Shown& shown, const fs::path& file) {
-  json content = json::parse(std::ifstream(file), nullptr, /*allow_exceptions=*/false);
-  const std::string name = file.string();
-  if (content.is_object() && content.contains("traceEvents")) {
+  json content = read_shallow(file);
+  if (content.is_object() && content.contains("traceEvents"))
     shown.traces.push_back(trace_view(content, file));
-  } else if (content.is_object() && content.value("kind", "") == "plan") {
-    if (content.value("format", 0) != kPlanFormat)
-      throw UserError(cat(name, " has a plan in another form: write it again with startrail plan --json"));
-    if (content.contains("rank"))
-      throw UserError(cat(name, " has the steps of one rank only: leave out --rank in startrail plan --json"));
-    shown.plans.push_back(std::move(content));
-  } else {
-    throw UserError(
-        cat(name,
-            " is neither a plan (startrail plan --json), nor a trace (train or attend --profile), nor a run's folder"));
-  }
+  else if (content.is_object() && content.value("kind", json()) == "plan")
+    shown.plans.push_back(plan_view(std::move(content), file));
+  else
+    throw UserError(cat(file.string(), " is neither a plan (startrail plan --json), nor a trace (train or attend ",
+                        "--profile), nor a run's folder"));
 }
 
 Shown gather(const ShowFlags& flags, bool from_flags) {
@@ -75,10 +83,15 @@ Shown gather(const ShowFlags& flags, bool from_flags) {
     if (!fs::exists(input)) throw UserError(cat(input.string(), " does not exist"));
     if (fs::is_directory(input))
       shown.runs.push_back(run_view(input));
+    else if (!fs::is_regular_file(input))
+      throw UserError(cat(input.string(), " is neither a file nor a folder"));
     else if (input.filename() == kMetricsFile)
       shown.runs.push_back(run_view(fs::absolute(input).parent_path()));
     else
       add_file(shown, input);
+    std::error_code none;
+    if (fs::equivalent(input, flags.out, none))
+      throw UserError(cat("--out ", flags.out, " would write over what is shown"));
   }
   if (from_flags) shown.plans.push_back(make_view(flags, flags.shape.grid));
   for (const std::string& grid : flags.compare) shown.plans.push_back(make_view(flags, grid));
@@ -89,8 +102,8 @@ void print_curves(const Shown& shown) {
   if (!shown.plans.empty() || !shown.traces.empty())
     throw UserError("--text draws the losses of runs: give folders of runs only; startrail plan prints a plan");
   for (const json& run : shown.runs)
-    std::cout << run["name"].get<std::string>() << ": loss, " << run["loss_unit"].get<std::string>()
-              << "; o: validation\n\n"
+    std::cout << printable(run["name"].get<std::string>()) << " (" << run["folder"].get<std::string>() << "): loss, "
+              << printable(run["loss_unit"].get<std::string>()) << "; o: validation\n\n"
               << draw_losses(run, std::min<size_t>(shows_live(std::cout) ? live_columns() : 80, 120)) << "\n";
 }
 
@@ -139,16 +152,20 @@ void add_show(CLI::App& app) {
                    "Plans (startrail plan --json), traces (train or attend --profile), folders of runs; several of a "
                    "kind are laid side by side")
       ->type_name("FILE|FOLDER");
+  const size_t before = command->get_options().size();
   flags->shape.add_to(*command);
+  const auto options = command->get_options();
+  const std::vector<const CLI::Option*> shape(options.begin() + static_cast<std::ptrdiff_t>(before), options.end());
   command->add_option("--ranks-per-node", flags->ranks_per_node, "Also show what leaves a node of so many ranks");
   command
       ->add_option("--compare", flags->compare, "Another grid to lay beside it, such as ring; may be given many times")
       ->allow_extra_args(false)
       ->take_all()
       ->type_name("GRID");
-  command->add_option("-o,--out", flags->out, "The page")->capture_default_str()->type_name("FILE");
+  const CLI::Option* out =
+      command->add_option("-o,--out", flags->out, "The page")->capture_default_str()->type_name("FILE");
   command->add_option("--title", flags->title, "Its title");
-  command->add_flag("--open", flags->open, "Open it in a browser ($BROWSER, or xdg-open)");
+  command->add_flag("--open", flags->open, "Open it in a browser, with xdg-open");
   command->add_flag("--text", flags->text, "Draw the losses of runs here instead of writing a page");
   command->footer(
       "Examples:\n"
@@ -156,13 +173,18 @@ void add_show(CLI::App& app) {
       "  startrail show runs/quickstart --open\n"
       "  startrail show runs/quickstart --text\n"
       "  startrail attend --ranks 8 --profile trace.json; startrail show trace.json");
-  command->callback([flags, command] {
-    const bool from_flags = command->count("--ranks") + command->count("--grid") > 0;
+  command->callback([flags, command, shape, out] {
+    const auto given = [&](const CLI::Option* option) { return option->count() > 0; };
+    const bool from_flags = std::ranges::any_of(shape, given);
     if (flags->inputs.empty() && !from_flags && flags->compare.empty()) {
       std::cout << command->help();
       return;
     }
-    run(*flags, from_flags || (flags->inputs.empty() && !flags->compare.empty()));
+    if (!flags->inputs.empty() && !from_flags && !flags->compare.empty())
+      throw UserError("--compare goes with --ranks and --grid: beside a plan from a file give another file");
+    if (flags->text && (given(out) || flags->open))
+      throw UserError("--text writes no page: leave out --out and --open");
+    run(*flags, from_flags || flags->inputs.empty());
   });
 }
 

@@ -67,13 +67,44 @@ TEST_F(Show, HasThePlansOfTheCommand) {
 }
 
 TEST_F(Show, TakesPlansFromFiles) {
-  const std::string plan = run_command("plan --ranks 4 --grid ring --json").text;
-  EXPECT_EQ(shown(folder_.write("plan.json", plan))["plans"][0], json::parse(plan));
+  const std::string plan = run_command("plan --ranks 4 --grid ring --check --json").text;
+  EXPECT_TRUE(shown(folder_.write("plan.json", plan))["plans"][0] == json::parse(plan));
   fs::remove(page_);
   expect_refused(folder_.write("one.json", run_command("plan --ranks 4 --rank 1 --json").text), "leave out --rank");
   json other = json::parse(plan);
   other["format"] = 99;
   expect_refused(folder_.write("other.json", other.dump()), "in another form");
+}
+
+// A page trusts its data: what a file says is looked at before.
+TEST_F(Show, ProvesPlansFromFilesAnew) {
+  const json plan = json::parse(run_command("plan --ranks 4 --grid ring --json").text);
+  const auto changed = [&](const char* pointer, const json& value) {
+    json other = plan;
+    other[json::json_pointer(pointer)] = value;
+    return folder_.write("plan.json", other.dump());
+  };
+  EXPECT_EQ(shown(changed("/checked", false))["plans"][0]["checked"], true);
+  // Steps that are wrong are shown, and not called proved: to see what is wrong with them is what pages are for.
+  const json steps = plan["passes"][0]["ranks"][0];
+  size_t attend = 0;
+  while (steps[attend][0] != "attend") ++attend;
+  const std::string keys = cat("/passes/0/ranks/0/", attend, "/2");
+  size_t last = steps.size();
+  while (steps[--last][0] != "attend") continue;
+  EXPECT_EQ(shown(changed(keys.c_str(), steps[last][2]))["plans"][0]["checked"], false);
+  fs::remove(page_);
+  for (const auto& [pointer, value, reason] :
+       {std::tuple{"/ranks", json(1000000), "not of so many ranks"}, std::tuple{"/passes", json::array(), "a key is missing"},
+        std::tuple{"/lines", json(7), "a key is missing"}, std::tuple{"/lines/rings", json::array(), "rings leave out a rank"},
+        std::tuple{"/lines/rings/0/0", json(99), "a rank that there is not"},
+        std::tuple{"/passes/0/messages/0/1", json(99), "a message is between ranks"},
+        std::tuple{"/passes/0/blocks/0/1/0", json(77), "chunk 77 is not one of 4"},
+        std::tuple{"/passes/0/held_bytes/0", json::array(), "held_bytes has a row of another length"},
+        std::tuple{"/visible", json::array(), "visible has 0 rows where there are 4"},
+        std::tuple{"/tokens_of", json::array(), "not a number for each chunk"},
+        std::tuple{"/name", json(5), "a key is missing"}, std::tuple{"/problem/mask", json(), "a key is missing"}})
+    expect_refused(changed(pointer, value), reason);
 }
 
 TEST_F(Show, IsOneSmallFileThatAsksNothingOfTheNetwork) {
@@ -255,16 +286,46 @@ TEST_F(Show, ReadsRecordsOfOld) {
   EXPECT_EQ(run["tokens"], (json{30, 70}));
 }
 
+TEST_F(Show, ReadsRecordsWithOddLines) {
+  folder_.write("odd/metrics.jsonl", R"({"step":0,"kind":5}
+{"step":0,"kind":"run","format":1,"name":7,"loss_unit":[1],"config":3}
+[]
+{"step":"one","loss":1}
+{"step":1,"loss":"much","elapsed":"long"}
+{"step":2,"loss":3,"seconds":1}
+)");
+  folder_.write("odd/samples/step-00000001.json", R"({"prompt":5,"text":[]})");
+  const json run = shown(folder_.path("odd"))["runs"][0];
+  EXPECT_EQ(run["name"], "odd");
+  EXPECT_EQ(run["loss_unit"], "nats a token");
+  EXPECT_EQ(run["step"], (json{0, 1, 2}));
+  EXPECT_EQ(run["loss"], (json{nullptr, nullptr, 3}));
+  EXPECT_EQ(run["samples"][0], (json{{"step", 1}}));
+  folder_.write("new/metrics.jsonl", R"({"step":0,"kind":"run","format":2})");
+  fs::remove(page_);
+  expect_refused(folder_.path("new"), "in another form");
+}
+
 TEST_F(Show, DrawsLossesInTheTerminal) {
   const Ended ended = run_command(cat("show --text ", write_run(folder_)));
   ASSERT_EQ(ended.code, 0) << ended.text;
-  for (const char* part : {"mine: loss, nats a token", "9.250 |", "0.125 |", "o", "step 40"})
+  for (const char* part : {"mine (", "): loss, nats a token; o: validation", "9.250 |", "0.125 |", "o", "step 40"})
     EXPECT_NE(ended.text.find(part), std::string::npos) << part << " in\n" << ended.text;
   // The spike at step 20 is in the top row, in the middle.
   const std::string top = ended.text.substr(ended.text.find("9.250"),
                                             ended.text.find('\n', ended.text.find("9.250")) - ended.text.find("9.250"));
-  EXPECT_NEAR(static_cast<double>(top.find("\xe2")), 8 + 70 * 19 / 39, 3) << top;
+  EXPECT_NEAR(static_cast<double>(top.find("\xe2")), 7 + 68 * 19 / 39, 3) << top;
   EXPECT_EQ(run_command(cat("show --text --ranks 4 --grid ring ", folder_.path("run"))).code, 2);
+  EXPECT_EQ(run_command(cat("show --text --out x.html ", folder_.path("run"))).code, 2);
+  // Numbers whose difference is none, one step, a validation beyond the steps, a name that would colour the terminal.
+  for (const char* lines : {"{\"step\":1,\"loss\":1e308}\n{\"step\":2,\"loss\":-1e308}\n", "{\"step\":1,\"loss\":2.5}\n",
+                            "{\"step\":1,\"loss\":2.5}\n{\"step\":50,\"validation\":1}\n",
+                            "{\"step\":0,\"kind\":\"run\",\"name\":\"\\u001b[31m\"}\n{\"step\":1,\"loss\":1}\n"}) {
+    folder_.write("some/metrics.jsonl", lines);
+    const Ended some = run_command(cat("show --text ", folder_.path("some")));
+    EXPECT_EQ(some.code, 0) << some.text;
+    EXPECT_EQ(some.text.find('\033'), std::string::npos);
+  }
   folder_.write("none/metrics.jsonl", "");
   EXPECT_NE(run_command(cat("show --text ", folder_.path("none"))).text.find("no step has a loss"), std::string::npos);
 }
@@ -276,8 +337,20 @@ TEST_F(Show, RefusesWhatItCannotShow) {
   expect_refused(folder_.write("foreign.json", "{\"traceEvents\": []}"), "not one that this startrail wrote");
   expect_refused(folder_.write("half.json", R"({"otherData":{"kind":"trace","format":1},"traceEvents":[{"ph":"X"}]})"),
                  "no whole trace");
+  // Whatever types a file has: a sentence, not a bug of ours.
+  for (const char* text : {R"({"kind":5})", R"({"kind":"plan","format":"x"})", R"({"kind":"plan","format":1,"name":5})",
+                           R"({"traceEvents":[],"otherData":7})", R"({"traceEvents":[],"otherData":{"kind":7}})",
+                           R"({"traceEvents":5,"otherData":{"kind":"trace","format":1}})",
+                           R"({"traceEvents":[{"ph":"X","pid":50000000}],"otherData":{"kind":"trace","format":1}})"})
+    expect_refused(folder_.write("types.json", text), "types.json ");
+  expect_refused(folder_.write("deep.json", std::string(300'000, '[')), "nested more deeply");
+  expect_refused("/dev/null", "neither a file nor a folder");
+  expect_refused(folder_.write("mine.json", "{}") + " --compare ring", "--compare goes with --ranks");
   fs::create_directory(folder_.path("empty"));
   expect_refused(folder_.path("empty"), "holds no run");
+  const std::string own = folder_.write("own.json", run_command("plan --ranks 2 --grid ring --json").text);
+  EXPECT_EQ(run_command(cat("show ", own, " --out ", own)).code, 2) << "would write over what it shows";
+  EXPECT_EQ(json::parse(text_of(own))["ranks"], 2);
   expect_refused("--ranks 16 --grid startrail:3", "startrail:3");
   EXPECT_EQ(run_command("show --ranks 2 --grid ring --out /no/such/page.html").code, 2);
   const Ended help = run_command("show");

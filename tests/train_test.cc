@@ -133,7 +133,7 @@ TEST(Train, NoStepIsMissingFromTheMetricsOfASavedOne) {
   std::vector<size_t> when_saved;
   run_training(config, {}, true, 0, [&](const fs::path&) { when_saved.push_back(lines().size()); });
   EXPECT_EQ(when_saved, (std::vector<size_t>{2, 3, 5}));  // step 2's validation comes after its checkpoint
-  EXPECT_EQ(lines().size(), 6u);  // what the run is, its steps, its validations
+  EXPECT_EQ(lines().size(), 6u);                          // what the run is, its steps, its validations
 }
 
 TEST(Train, BrainFloatFollowsFloat) {

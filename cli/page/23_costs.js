@@ -62,13 +62,13 @@ function cost_table(main, rival, same) {
     nodes && row(columns, 'busiest border, node to node', null, c => c.traffic?.border, bars),
     row(columns, 'on its busiest link', null, c => c.traffic?.link, bars),
     row(columns, 'ranks it sends to', null, c => c.traffic?.partners, null, count),
-    row(columns, 'peak memory of blocks', 'peak_bytes', c => c.peak, bars),
+    row(columns, 'peak memory of blocks, at most', 'peak_bytes', c => c.peak, bars),
   ];
   return [
     h('div', {class: 'scroll'}, h('table', {}, head, h('tbody', {}, rows))),
     legend(used.map(kind => key(`var(--${kind})`, kind)),
       'Ring Attention is in the backward that is cheaper for it. ',
-      'Memory: blocks only; what the kernel makes for itself comes on top.'),
+      'Memory: blocks only, with every chunk as long as the longest; what the kernel makes for itself comes on top.'),
   ];
 }
 

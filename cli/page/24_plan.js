@@ -108,7 +108,8 @@ function lead_text(plan, pass, rival, beside) {
   const peak = rival ? beside.peak_bytes : pass.ring_peak_bytes;
   const as_part = (value, other) => other > 0 ? `, ${ratio(value, other)} of ${name}’s ${bytes(other)}` : '';
   return `${plan.name} on ${plural(plan.ranks, 'rank')} sends ${bytes(pass.volume.total)} a rank in ${pass.pass}` +
-    `${as_part(pass.volume.total, volume)}; it holds ${bytes(pass.peak_bytes)}${as_part(pass.peak_bytes, peak)}.`;
+    `${as_part(pass.volume.total, volume)}; it holds at most ${bytes(pass.peak_bytes)}` +
+    `${as_part(pass.peak_bytes, peak)}.`;
 }
 
 // The view for a subject and a rival (or null). `choose` holds the selects of plans, where there are several.

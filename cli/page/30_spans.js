@@ -86,8 +86,7 @@ function read_trace(trace) {
   const names = ['total', 'compute', 'comm', 'wait', 'turn', 'rest'];
   const mean = Object.fromEntries(names.map(name => [name, total(name) / (shares.length || 1)]));
   const exposed = total('total') > 0 ? total('wait') / total('total') : 0;
-  const unknown = messages.filter(message => !message.drawn).length;
-  const made = {trace, length, lanes, messages, by_rank, mean, exposed, unknown};
+  const made = {trace, length, lanes, messages, by_rank, mean, exposed};
   ready.set(trace, made);
   return made;
 }
@@ -127,7 +126,8 @@ function span_text(made, rank, span) {
   lines.push(has(BLOCK) && blocks ? blocks[row[BLOCK]] : '');
   lines.push(joined([has(PEER) ? `peer: rank ${row[PEER]}` : '', row[BYTES] > 0 ? bytes(row[BYTES]) : '']));
   for (const message of messages_of(made, rank, span).slice(0, 5)) {
-    const way = message.sent !== null && message.arrived !== null ? `, ${time(message.arrived - message.sent)} on its way` : '';
+    const known = message.sent !== null && message.arrived !== null;
+    const way = known ? `, ${time(message.arrived - message.sent)} on its way` : '';
     const block = message.block >= 0 && blocks ? ` (${blocks[message.block]})` : '';
     lines.push(`${names[message.kind]} from rank ${message.from}${block}, ${bytes(message.size)}${way}`);
   }

@@ -3,7 +3,7 @@
 (function (startrail) {
 'use strict';
 const {h, button, badge, note, legend, pick, key, number_cell, header_row, clamp, bytes, percent, time} = startrail;
-const {ticks, count, plural, sum, number, css, surface, pointer, tip, read_trace, first_after, span_at} = startrail;
+const {ticks, plural, sum, number, css, surface, pointer, tip, read_trace, first_after, span_at} = startrail;
 const {span_text, paint_lanes, heading_height} = startrail;
 
 const SMALLEST_US = 1;  // the shortest time that fills the window
@@ -116,7 +116,7 @@ function trace_view(section, traces) {
     cards.append(h('div', {class: 'card'}, h('h2', {}, one.trace.name, badge(one.trace.source)),
       note(trace_text(one)), conditions(one.trace.about),
       shortened ? h('p', {class: 'note'}, badge('shortened', 'counted'), ' ' + shortened) : null,
-      one.unknown ? note(`${count(one.unknown)} messages have no times and are not drawn.`) : null, canvas, said));
+      canvas, said));
     return {made: one, canvas, said, index, high: clamp(Math.floor(560 / ranks), 13, 30), painted: false};
   }
   function build() {

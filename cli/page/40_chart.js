@@ -49,9 +49,10 @@ function path_of(xs, ys, scale) {
   if (!points.length) return null;
   const path = points.map((i, k) => {
     const gap = k === 0 || ys.slice(points[k - 1], i).some(value => !number(value));
-    return (gap ? 'M' : 'L') + X(xs[i]).toFixed(1) + ' ' + Y(ys[i]).toFixed(1);
+    // A point alone between gaps is a line of almost no length: with round ends it shows.
+    return (gap ? 'M' : 'L') + X(xs[i]).toFixed(1) + ' ' + Y(ys[i]).toFixed(1) + (gap ? 'h.01' : '');
   });
-  return path.join('') + 'h.01';  // a single point then shows, as a round end
+  return path.join('');
 }
 
 // Where along the axis a step lies: at the last row up to it.

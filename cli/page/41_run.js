@@ -12,20 +12,15 @@ const COLUMNS = [
   'tokens',
 ];
 
-// A run whose columns are all there and as long as its steps. Old runs do not know when a step ended: then the steps'
-// seconds are added up, which leaves validation out.
+// A run whose columns are all there and as long as its steps.
 function read_run(run) {
   const step = run.step || [], made = {...run, step, validation: run.validation || [], samples: run.samples || []};
   for (const name of COLUMNS) made[name] = step.map((_, i) => number(run[name]?.[i]) ? run[name][i] : null);
-  if (!made.elapsed.some(number)) {
-    let since = 0;
-    made.elapsed = made.seconds.map(value => since += value ?? 0);
-  }
   return made;
 }
 const mean = values => values.length ? sum(values) / values.length : NaN;
 const last = values => values.filter(number).at(-1);
-const loss_text = value => number(value) ? value.toFixed(4) : '–';
+const loss_text = value => number(value) ? (Math.abs(value) < 1e4 ? value.toFixed(4) : three(value)) : '–';
 
 // ---- the table
 
@@ -39,7 +34,7 @@ function run_row(run, index, toggle) {
   const config = run.config || [], lines = config.map(([setting, value]) => `${setting} = ${value}`);
   const settings = config.length ? h('details', {}, h('summary', {class: 'note'}, plural(config.length, 'setting')),
     h('pre', {}, lines.join('\n'))) : null;
-  const about = [run.kind, run.folder, run.version].filter(Boolean).join(' · ');
+  const about = [run.folder, run.version].filter(Boolean).join(' · ');
   const best = losses.length ? least(losses) : NaN, estimated = run.estimated_bytes;
   return h('tr', {}, h('th', {scope: 'row'}, name, about ? note(about) : null, settings),
     number_cell(run.step.at(-1) ?? '–', 'step', run.step.at(-1)),
@@ -77,7 +72,8 @@ function make_charts(runs, state) {
       tick: value => value ? value.toExponential(0) : '0'},
     {title: 'Gradient norm', unit: 'before clipping', column: 'gradient_norm', smooth: true, from_zero: true,
       show: three},
-  ].map(what => make_chart(what, state));
+  ].filter(what => what.column === 'loss' || runs.some(run => run[what.column].some(number)))
+    .map(what => make_chart(what, state));
 }
 
 // ---- samples

@@ -17,6 +17,9 @@ std::string make_page(nlohmann::json data, const std::string& title);
 
 std::string base64(std::string_view bytes);
 
+// What `plan --json` wrote, looked at as the page will: UserError for what it would not write. It is proved anew.
+nlohmann::json plan_view(nlohmann::json plan, const std::filesystem::path& file);
+
 // A trace file as the page takes it: columns instead of events. Of one larger than `most_bytes` only its last step.
 // UserError for what is no trace of ours.
 constexpr int64_t kMostTraceBytes = 20'000'000;

@@ -9,6 +9,7 @@
 #include "cli/page/page.h"
 #include "startrail/base/error.h"
 #include "startrail/base/file.h"
+#include "startrail/train/loop/metrics.h"
 #include "startrail/train/store/run_files.h"
 
 namespace startrail::cli {
@@ -47,9 +48,9 @@ Record read_record(const fs::path& file) {
     // The last line may be half there: a run is writing it.
     if (!row.is_object() || !row.contains("step") || !row["step"].is_number_integer()) continue;
     const int64_t step = row["step"];
-    json& place = row.value("kind", "") == "run" ? record.head
-                  : row.contains("validation")   ? record.validations[step]
-                                                 : record.steps[step];
+    json& place = row.value("kind", json()) == "run" ? record.head
+                  : row.contains("validation")       ? record.validations[step]
+                                                     : record.steps[step];
     place = std::move(row);  // of a step that was done twice the later one counts
   }
   return record;
@@ -98,8 +99,9 @@ json samples_of(const fs::path& folder) {
           {{"image", cat("data:image/png;base64,", base64(bytes_of(file)))}, {"caption", "a row for each class"}});
     } else {
       const json text = json::parse(bytes_of(file), nullptr, /*allow_exceptions=*/false);
-      if (!text.is_object()) continue;
-      sample.update({{"prompt", text.value("prompt", "")}, {"text", text.value("text", "")}});
+      if (!text.is_object()) continue;  // half written
+      for (const char* key : {"prompt", "text"})
+        if (text.contains(key) && text[key].is_string()) sample[key] = text[key];
     }
     samples.push_back(std::move(sample));
   }
@@ -114,13 +116,19 @@ json run_view(const fs::path& folder) {
     throw UserError(
         cat(folder.string(), " holds no run: there is no ", kMetricsFile, "; give the run.folder of startrail train"));
   Record record = read_record(file);
+  if (record.head.contains("format") && record.head["format"] != kMetricsFormat)
+    throw UserError(cat(file.string(), " is in another form: this startrail reads form ", kMetricsFormat));
   add_sums(record.steps);
   const auto told = [&](const char* key) { return record.head.contains(key) ? record.head[key] : json(); };
   const std::string own = fs::weakly_canonical(folder).filename().string();
-  json view = {{"name", record.head.value("name", own)},
+  const auto text = [&](const char* key, const std::string& otherwise) {
+    const json found = told(key);
+    return found.is_string() ? found.get<std::string>() : otherwise;
+  };
+  json view = {{"name", text("name", own)},
                {"folder", folder.string()},
                {"version", told("version")},
-               {"loss_unit", record.head.value("loss_unit", "nats a token")},
+               {"loss_unit", text("loss_unit", "nats a token")},
                {"estimated_bytes", told("estimated_bytes")},
                {"step", json::array()},
                {"config", json::array()},

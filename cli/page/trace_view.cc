@@ -32,6 +32,8 @@ class Names {
   json list_ = json::array();
 };
 
+constexpr int64_t kMostRanks = 4096;
+
 // A tenth of a microsecond is enough to look at.
 double rounded(double us) { return std::round(us * 10) / 10; }
 
@@ -62,7 +64,10 @@ class TraceView {
   TraceView(const json& events, const Interval& shown) : shown_(shown) {
     for (const json& event : events) {
       const std::string phase = event.at("ph");
-      ranks_ = std::max(ranks_, event.at("pid").get<int>() + 1);
+      const auto rank = event.at("pid").get<int64_t>();
+      if (rank < 0 || rank >= kMostRanks)
+        throw UserError(cat("its rank ", rank, " is none of 0 to ", kMostRanks - 1));
+      ranks_ = std::max(ranks_, static_cast<int>(rank) + 1);
       if (phase == "X") add_span(event);
       if (phase == "s" || phase == "b" || phase == "e") add_end(event, phase[0]);
     }
@@ -94,7 +99,7 @@ class TraceView {
   }
 
   void add_end(const json& event, char phase) {
-    Transfer& transfer = transfers_[event.at("id")];
+    Transfer& transfer = transfers_[event.at("id").get<int64_t>()];
     if (phase == 's') transfer.sent = time(event);
     if (phase == 'e') {
       const bool known = event.contains("args") && event["args"].contains("read_after");
@@ -158,7 +163,7 @@ class TraceView {
   int ranks_ = 0;
   double origin_ = 0;
   std::map<int, std::vector<const json*>> spans_;
-  std::map<std::string, Transfer> transfers_;
+  std::map<int64_t, Transfer> transfers_;  // by the number of the message
   Names names_, blocks_;
 };
 
@@ -207,7 +212,7 @@ std::string note_of(const json& about) {
 
 json trace_view(const json& trace, const std::filesystem::path& file, int64_t most_bytes) {
   const json about = trace.value("otherData", json::object());
-  if (about.value("kind", "") != "trace" || about.value("format", 0) != kTraceFormat)
+  if (!about.is_object() || about.value("kind", json()) != "trace" || about.value("format", json()) != kTraceFormat)
     throw UserError(cat(
         file.string(), " is a trace, but not one that this startrail wrote: record it with train or attend --profile"));
   std::error_code none;
@@ -224,12 +229,14 @@ json trace_view(const json& trace, const std::filesystem::path& file, int64_t mo
     Interval shown;
     if (!none && size > most_bytes) {
       const auto [interval, name] = last_step(events);
+      if (name.empty()) throw UserError("it is too large to show, and has no steps to pick one of");
       shown = interval;
       view["wait_share"] = nullptr;  // it was counted over all steps
-      view["shortened"] = cat("only ", name.empty() ? "a part" : name, " is shown: the file has ",
-                              human_bytes(static_cast<double>(size)));
+      view["shortened"] = cat("only ", name, " is shown: the file has ", human_bytes(static_cast<double>(size)));
     }
     return TraceView(events, shown).take(std::move(view));
+  } catch (const UserError& error) {
+    throw UserError(cat(file.string(), " cannot be shown: ", error.what()));
   } catch (const json::exception&) {
     throw UserError(cat(file.string(), " is no whole trace: an event lacks what it must have; record it again"));
   }

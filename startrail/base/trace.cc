@@ -90,6 +90,14 @@ void append_shifted(std::vector<json>& all, const std::string& text, double shif
   }
 }
 
+// Viewers take numbers for the ends of arrows, and no other names.
+void number_messages(std::vector<json>& events) {
+  std::map<std::string, int64_t> numbers;
+  for (json& event : events)
+    if (const auto id = event.find("id"); id != event.end() && id->is_string())
+      *id = numbers.try_emplace(id->get<std::string>(), static_cast<int64_t>(numbers.size()) + 1).first->second;
+}
+
 double nanoseconds_kept(double us) { return std::round(us * 1000) / 1000; }
 
 void start_at_zero(std::vector<json>& events) {
@@ -138,6 +146,7 @@ void write_traces(const std::filesystem::path& file, const std::vector<std::stri
                   const std::vector<double>& shift_us) {
   std::vector<json> events;
   for (size_t i = 0; i < texts.size(); ++i) append_shifted(events, texts[i], i < shift_us.size() ? shift_us[i] : 0, i);
+  number_messages(events);
   start_at_zero(events);
   json told = about;
   told.update({{"format", kTraceFormat}, {"kind", "trace"}, {"version", kVersion}});

@@ -5,6 +5,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "startrail/base/error.h"
 #include "startrail/base/version.h"
 #include "startrail/layout/tile.h"
 #include "startrail/plan/make.h"
@@ -62,6 +63,53 @@ json step_json(const Step& step, BlockTable& blocks) {
       return list;
     }
   }
+}
+
+template <class Values>
+auto value_of(const json& text, const Values& values, const char* what) {
+  for (const auto value : values)
+    if (text == to_text(value)) return value;
+  throw UserError(cat(text.dump(), " is no ", what));
+}
+
+// A block by its place; an exchange may have none.
+Block block_at(const json& blocks, const json& place, int chunks, bool may_miss = false) {
+  const auto at = place.get<int64_t>();
+  if (at == -1 && may_miss) return {};
+  if (at < 0 || at >= static_cast<int64_t>(blocks.size()))
+    throw UserError(cat("block ", at, " is not one of ", blocks.size()));
+  const json& stored = blocks[static_cast<size_t>(at)];
+  Block block{value_of(stored.at(0), kData, "kind of data"), stored.at(1).get<std::vector<int>>(),
+              stored.size() > 2 ? stored[2].get<int>() : kAllHeads};
+  for (int chunk : block.chunks)
+    if (chunk < 0 || chunk >= chunks) throw UserError(cat("chunk ", chunk, " is not one of ", chunks));
+  return block;
+}
+
+Step step_from(const json& list, const json& blocks, int ranks, int chunks) {
+  Step step{.op = value_of(list.at(0), kOps, "operation")};
+  const auto block = [&](size_t i) { return block_at(blocks, list.at(i), chunks, step.op == Op::exchange); };
+  const auto rank = [&](const json& number, int least) {
+    const auto one = number.get<int64_t>();
+    if (one < least || one >= ranks) throw UserError(cat("rank ", one, " is not one of ", ranks));
+    return static_cast<int>(one);
+  };
+  switch (step.op) {
+    case Op::attend:
+      step.in = block(1), step.with = block(2);
+      break;
+    case Op::delta:
+      step.in = block(1), step.with = block(2), step.out = block(3);
+      break;
+    case Op::exchange:
+      step.in = block(1), step.out = block(2), step.to = rank(list.at(3), -1), step.from = rank(list.at(4), -1);
+      break;
+    default:
+      step.in = block(1), step.out = block(2);
+      for (const json& member : list.at(3))
+        step.group.push_back({rank(member.at(0), 0), member.at(1).get<std::vector<int>>()});
+  }
+  return step;
 }
 
 json lines_json(const Grid& grid) {
@@ -134,6 +182,24 @@ json to_json(const Plan& plan) {
           {"ranks", std::move(ranks)}};
 }
 
+Plan plan_from_json(const json& json) try {
+  Plan plan;
+  plan.pass = value_of(json.at("pass"), kPasses, "pass");
+  plan.slices = json.at("slices");
+  plan.owners = json.at("owners").get<std::vector<int>>();
+  const int ranks = static_cast<int>(json.at("ranks").size());
+  for (int owner : plan.owners)
+    if (owner < 0 || owner >= ranks) throw UserError(cat("rank ", owner, " is not one of ", ranks));
+  for (const auto& steps : json.at("ranks")) {
+    plan.ranks.emplace_back();
+    for (const auto& step : steps)
+      plan.ranks.back().push_back(step_from(step, json.at("blocks"), ranks, plan.chunks()));
+  }
+  return plan;
+} catch (const nlohmann::json::exception&) {
+  throw UserError("a key is missing, or of another type");
+}
+
 json plan_json(const Grid& grid, const Problem& problem, const PlanSubject& subject) {
   const std::string scheme = scheme_of(grid);
   json told = {{"tokens", problem.queries.total_tokens()},
@@ -166,7 +232,7 @@ json plan_json(const Grid& grid, const Problem& problem, const PlanSubject& subj
               {"visible", visible_json(problem, subject.mask)},
               {"nodes", std::move(nodes)},
               {"checked", subject.checked},
-              {"backward", to_text(cheaper_backward(grid, problem))}};
+              {"backward", to_text(subject.backward.value_or(cheaper_backward(grid, problem)))}};
   if (subject.rank) all["rank"] = *subject.rank;
   for (Pass pass : kPasses) all["passes"].push_back(pass_json(grid, pass, problem, subject));
   return all;

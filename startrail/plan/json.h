@@ -22,12 +22,16 @@ constexpr int kPlanFormat = 1;
 // {"pass", "slices", "owners", "blocks": [[data, [chunks], slice], ...], "ranks": [[step, ...], ...]}
 nlohmann::json to_json(const Plan& plan);
 
+// What to_json wrote, read back: UserError for what it would not write. Whether the plan is right is for check_plan.
+Plan plan_from_json(const nlohmann::json& json);
+
 // What an attention is called, besides the numbers of its problem.
 struct PlanSubject {
   std::string type = {}, partial = {}, layout = {};  // as their flags have them
   Mask mask = {};
   std::optional<Cluster> cluster = {};  // counts what leaves a node
   std::optional<int> rank = {};         // only this rank's steps, messages and memory
+  std::optional<Pass> backward = {};    // the one that is taken; none: the cheaper
   bool checked = false;                 // whether the plans were proved
 };
 

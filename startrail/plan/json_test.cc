@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "startrail/base/testing.h"
 #include "startrail/plan/make.h"
 #include "startrail/plan/memory.h"
 #include "startrail/plan/summary.h"
@@ -15,39 +16,6 @@ namespace startrail {
 namespace {
 
 using nlohmann::json;
-
-Block block_from(const json& pass, int place) {
-  const json& stored = pass["blocks"].at(place);
-  Block block;
-  for (Data data : kData)
-    if (to_text(data) == stored[0]) block.data = data;
-  block.chunks = stored[1].get<std::vector<int>>();
-  if (stored.size() > 2) block.slice = stored[2];
-  return block;
-}
-
-// A step from its array, as a reader of the file would make it.
-Step step_from(const json& pass, const json& list) {
-  Step step;
-  for (Op op : kOps)
-    if (to_text(op) == list[0]) step.op = op;
-  const auto block = [&](int i) { return list[i] < 0 ? Block{} : block_from(pass, list[i]); };
-  switch (step.op) {
-    case Op::attend:
-      step.in = block(1), step.with = block(2);
-      break;
-    case Op::delta:
-      step.in = block(1), step.with = block(2), step.out = block(3);
-      break;
-    case Op::exchange:
-      step.in = block(1), step.out = block(2), step.to = list[3], step.from = list[4];
-      break;
-    default:
-      step.in = block(1), step.out = block(2);
-      for (const json& member : list[3]) step.group.push_back({member[0], member[1].get<std::vector<int>>()});
-  }
-  return step;
-}
 
 Problem uneven_problem(const Grid& grid) {
   const int ranks = grid.ranks();
@@ -61,19 +29,29 @@ TEST(PlanJson, HoldsWholePlans) {
     for (Pass pass : kPasses) {
       const Plan plan = make_plan(grid, pass);
       const json stored = to_json(plan);
-      Plan read;
-      for (Pass one : kPasses)
-        if (to_text(one) == stored["pass"]) read.pass = one;
-      read.slices = stored["slices"];
-      read.owners = stored["owners"].get<std::vector<int>>();
-      for (const json& steps : stored["ranks"]) {
-        read.ranks.emplace_back();
-        for (const json& step : steps) read.ranks.back().push_back(step_from(stored, step));
-      }
-      ASSERT_EQ(to_text(read), to_text(plan));
+      ASSERT_EQ(plan_from_json(stored), plan) << to_text(grid);
       std::set<json> distinct(stored["blocks"].begin(), stored["blocks"].end());
       ASSERT_EQ(distinct.size(), stored["blocks"].size()) << "a block is listed twice";
     }
+}
+
+TEST(PlanJson, RefusesWhatItWouldNotWrite) {
+  const json whole = to_json(make_plan(parse_grid("startrail:2", 4), Pass::forward));
+  const auto refused = [&](const char* pointer, const json& value) {
+    json changed = whole;
+    changed[json::json_pointer(pointer)] = value;
+    return error_of([&] { plan_from_json(changed); });
+  };
+  EXPECT_EQ(refused("/pass", "sideways"), "\"sideways\" is no pass");
+  EXPECT_EQ(refused("/slices", "one"), "a key is missing, or of another type");
+  EXPECT_EQ(refused("/ranks/0/0/0", "divide"), "\"divide\" is no operation");
+  EXPECT_EQ(refused("/ranks/0/0/1", 99), cat("block 99 is not one of ", whole["blocks"].size()));
+  EXPECT_EQ(refused("/ranks/0/0/1", -1), cat("block -1 is not one of ", whole["blocks"].size()));
+  EXPECT_EQ(refused("/blocks/0/1/0", 77), "chunk 77 is not one of 4");
+  EXPECT_EQ(refused("/blocks/0/0", "tea"), "\"tea\" is no kind of data");
+  EXPECT_EQ(refused("/ranks/0/0/3/0/0", 4), "rank 4 is not one of 4");
+  EXPECT_EQ(refused("/owners/0", -1), "rank -1 is not one of 4");
+  EXPECT_EQ(error_of([] { plan_from_json(json::object()); }), "a key is missing, or of another type");
 }
 
 TEST(PlanJson, EchoesTheProblem) {

@@ -18,7 +18,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr double kMostWork = 1e12;  // floating-point operations
+// Floating-point operations. Text reads all weights for every token, pictures use them for all patches at once.
+constexpr double kMostTextWork = 1e11, kMostPictureWork = 1e12;
 constexpr int64_t kTokens = 240, kPromptBytes = 80, kPromptTokens = 24;
 constexpr int64_t kPicturesEach = 4;
 
@@ -37,7 +38,7 @@ std::optional<std::string> prompt_of(const TrainJob& job, const fs::path& checkp
 std::optional<KeptSample> keep_text(const TrainJob& job, const fs::path& checkpoint, const fs::path& file) {
   const double work = 2.0 * static_cast<double>(estimate(job.config, job.model).parameters) * kTokens;
   const std::optional<std::string> prompt = prompt_of(job, checkpoint);
-  if (!prompt || work > kMostWork) return std::nullopt;
+  if (!prompt || work > kMostTextWork) return std::nullopt;
   at::set_num_threads(thread_count(job.config));
   const WrittenText written =
       sample_texts({.folder = checkpoint, .prompts = {*prompt}, .sampling = {.tokens = kTokens}},
@@ -53,7 +54,7 @@ std::optional<KeptSample> keep_pictures(const TrainJob& job, const fs::path& che
   if (shape.channels != 1 && shape.channels != 3) return std::nullopt;
   const Drawing drawing =
       make_drawing({.folder = checkpoint, .count = kPicturesEach, .sharing = {.threads = thread_count(job.config)}});
-  if (drawing_work(drawing) > kMostWork) return std::nullopt;
+  if (drawing_work(drawing) > kMostPictureWork) return std::nullopt;
   const fs::path picture = cat(file.string(), ".png");
   write_pictures(picture, draw_pictures(drawing), kPicturesEach);
   return KeptSample{.picture = picture};

@@ -18,7 +18,7 @@ struct KeptSample {
 
 // One from a checkpoint of the run, written beside those before it. Nothing where it could not be read or seen (tokens
 // without a tokenizer, latents), or would take longer than some twenty seconds on two cores. Computes on threads of its
-// own, whose memory counts for no rank.
+// own with weights of its own, between steps, when activations are free; that memory is in no rank's peak.
 std::optional<KeptSample> keep_sample(const TrainJob& job, const std::filesystem::path& checkpoint);
 
 }  // namespace startrail

@@ -53,11 +53,16 @@ Metrics::Metrics(const fs::path& run, const RunHead& head) : file_((run / kMetri
   if (std::ifstream old(file_); old && head.step > 0)
     for (std::string line; std::getline(old, line);) {
       const auto json = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
-      if (!json.is_object() || json.value("step", int64_t{0}) > head.step) continue;
-      if (json.value("kind", "") == "run" && json.value("step", int64_t{0}) == head.step) continue;  // this one, again
+      const auto number = [&](const char* key) {  // or -1, also in a line that is no object
+        const auto found = json.find(key);
+        return found != json.end() && found->is_number() ? found->get<double>() : -1;
+      };
+      const double step = number("step");
+      if (step < 0 || step > static_cast<double>(head.step)) continue;
+      if (json.contains("kind") && step == static_cast<double>(head.step)) continue;  // this head, again
       kept.push_back(line);
       // Records of old have the seconds of each step only.
-      elapsed = json.contains("elapsed") ? json.value("elapsed", 0.0) : elapsed + json.value("seconds", 0.0);
+      elapsed = number("elapsed") >= 0 ? number("elapsed") : elapsed + std::max(0.0, number("seconds"));
     }
   started_ = RankTrace::now_us() * 1e-6 - elapsed;
   kept.push_back(text_of(head_json(head)));
