@@ -95,8 +95,9 @@ TEST_F(Show, ProvesPlansFromFilesAnew) {
   EXPECT_EQ(shown(changed(keys.c_str(), steps[last][2]))["plans"][0]["checked"], false);
   fs::remove(page_);
   for (const auto& [pointer, value, reason] :
-       {std::tuple{"/ranks", json(1000000), "not of so many ranks"}, std::tuple{"/passes", json::array(), "a key is missing"},
-        std::tuple{"/lines", json(7), "a key is missing"}, std::tuple{"/lines/rings", json::array(), "rings leave out a rank"},
+       {std::tuple{"/ranks", json(1000000), "not of so many ranks"},
+        std::tuple{"/passes", json::array(), "a key is missing"}, std::tuple{"/lines", json(7), "a key is missing"},
+        std::tuple{"/lines/rings", json::array(), "rings leave out a rank"},
         std::tuple{"/lines/rings/0/0", json(99), "a rank that there is not"},
         std::tuple{"/passes/0/messages/0/1", json(99), "a message is between ranks"},
         std::tuple{"/passes/0/blocks/0/1/0", json(77), "chunk 77 is not one of 4"},
@@ -318,9 +319,10 @@ TEST_F(Show, DrawsLossesInTheTerminal) {
   EXPECT_EQ(run_command(cat("show --text --ranks 4 --grid ring ", folder_.path("run"))).code, 2);
   EXPECT_EQ(run_command(cat("show --text --out x.html ", folder_.path("run"))).code, 2);
   // Numbers whose difference is none, one step, a validation beyond the steps, a name that would colour the terminal.
-  for (const char* lines : {"{\"step\":1,\"loss\":1e308}\n{\"step\":2,\"loss\":-1e308}\n", "{\"step\":1,\"loss\":2.5}\n",
-                            "{\"step\":1,\"loss\":2.5}\n{\"step\":50,\"validation\":1}\n",
-                            "{\"step\":0,\"kind\":\"run\",\"name\":\"\\u001b[31m\"}\n{\"step\":1,\"loss\":1}\n"}) {
+  for (const char* lines :
+       {"{\"step\":1,\"loss\":1e308}\n{\"step\":2,\"loss\":-1e308}\n", "{\"step\":1,\"loss\":2.5}\n",
+        "{\"step\":1,\"loss\":2.5}\n{\"step\":50,\"validation\":1}\n",
+        "{\"step\":0,\"kind\":\"run\",\"name\":\"\\u001b[31m\"}\n{\"step\":1,\"loss\":1}\n"}) {
     folder_.write("some/metrics.jsonl", lines);
     const Ended some = run_command(cat("show --text ", folder_.path("some")));
     EXPECT_EQ(some.code, 0) << some.text;

@@ -65,8 +65,7 @@ class TraceView {
     for (const json& event : events) {
       const std::string phase = event.at("ph");
       const auto rank = event.at("pid").get<int64_t>();
-      if (rank < 0 || rank >= kMostRanks)
-        throw UserError(cat("its rank ", rank, " is none of 0 to ", kMostRanks - 1));
+      if (rank < 0 || rank >= kMostRanks) throw UserError(cat("its rank ", rank, " is none of 0 to ", kMostRanks - 1));
       ranks_ = std::max(ranks_, static_cast<int>(rank) + 1);
       if (phase == "X") add_span(event);
       if (phase == "s" || phase == "b" || phase == "e") add_end(event, phase[0]);
