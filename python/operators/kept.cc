@@ -112,7 +112,9 @@ AttentionOptions attention_options(const CallOptions& call, const AttentionShape
   options.listed = queries.listed;
   options.tokens = call.tokens;
   options.key_tokens = call.key_tokens;
-  if (call.key_tokens > 0 && !call.key_pieces.empty())
+  if (call.key_tokens == 0 && !call.key_pieces.empty())
+    throw UserError("key_pieces and key_lengths say how key_tokens are cut: give key_tokens too");
+  if (!call.key_pieces.empty())
     options.key_listed = layout_of(call.layout, call.key_tokens, call.key_pieces, ranks).listed;
   options.mask = call.mask;
   options.scale = call.scale;
@@ -125,15 +127,29 @@ KeptGroup::KeptGroup(c10::intrusive_ptr<c10d::Backend> backend, const std::strin
                      std::chrono::milliseconds timeout)
     : adopted_(std::move(backend), master, timeout) {}
 
-std::shared_ptr<const KeptCall> KeptGroup::find(const CallOptions& call, const AttentionShape& shape) {
-  const std::string key = key_of(call, shape);
+std::shared_ptr<const KeptCall> KeptGroup::find(const CallOptions& call, const at::Tensor& q, const at::Tensor& k,
+                                                const at::Tensor& v) {
+  std::string key, what = "a call that it refuses", refusal;
+  std::shared_ptr<const PreparedAttention> prepared;
   std::lock_guard lock(mutex_);
-  const auto found = calls_.find(key);
-  if (found != calls_.end()) {
-    found->second.used = ++uses_;
-    return found->second.call;
+  try {
+    const AttentionShape shape = shape_of(q, k, v);
+    key = key_of(call, shape);
+    what = what_of(call, shape);
+    if (const auto found = calls_.find(key); found != calls_.end()) {
+      found->second.used = ++uses_;
+      return found->second.call;
+    }
+    auto fresh = std::make_shared<PreparedAttention>(attention_options(call, shape, group().size()), shape,
+                                                     group().rank(), group().size());
+    using Use = PreparedAttention::Use;
+    for (Use use : {Use::forward, Use::backward}) fresh->how(use);
+    fresh->check(q, k, v);
+    prepared = std::move(fresh);
+  } catch (const std::exception& error) {
+    refusal = reason_of(error);
   }
-  auto agreed = agree(key, call, shape);
+  auto agreed = agree(key, what, refusal, std::move(prepared));
   if (calls_.size() >= kMostCalls)
     calls_.erase(std::ranges::min_element(calls_, {}, [](const auto& one) { return one.second.used; }));
   calls_[key] = {agreed, ++uses_};
@@ -149,20 +165,11 @@ std::vector<int64_t> KeptGroup::lengths(int64_t queries, int64_t keys) {
   return all;
 }
 
-std::shared_ptr<const KeptCall> KeptGroup::agree(const std::string& key, const CallOptions& call,
-                                                 const AttentionShape& shape) {
-  auto kept = std::make_shared<KeptCall>();
-  kept->hash = std::hash<std::string>{}(key);
-  kept->what = std::make_shared<std::string>(what_of(call, shape));
-  std::string refusal;
-  try {
-    using Use = PreparedAttention::Use;
-    kept->prepared = std::make_shared<PreparedAttention>(attention_options(call, shape, group().size()), shape,
-                                                         group().rank(), group().size());
-    for (Use use : {Use::forward, Use::backward}) kept->prepared->how(use);
-  } catch (const std::exception& error) {
-    refusal = reason_of(error);
-  }
+std::shared_ptr<const KeptCall> KeptGroup::agree(const std::string& key, const std::string& what,
+                                                 const std::string& refusal,
+                                                 std::shared_ptr<const PreparedAttention> prepared) {
+  const auto kept = std::make_shared<KeptCall>(
+      KeptCall{std::move(prepared), std::make_shared<std::string>(what), std::hash<std::string>{}(key)});
   if (group().size() == 1) {
     if (!refusal.empty()) throw UserError(refusal);
     return kept;
@@ -207,21 +214,26 @@ Registry& registry() {
 
 }  // namespace
 
-std::shared_ptr<KeptGroup> kept_group(const std::string& name, at::Device device) {
+std::shared_ptr<KeptGroup> known_group(const std::string& name, at::Device device) {
   const auto processes = c10d::resolve_process_group(name);
   Registry& all = registry();
-  {
-    std::lock_guard lock(all.mutex);
-    // A name returns after destroy_process_group, with another group behind it.
-    std::erase_if(all.groups, [](const auto& one) { return one.second.owner.expired(); });
-    const auto found = all.groups.find({name, device.type()});
-    if (found != all.groups.end() && found->second.owner.lock().get() == processes.get()) return found->second.kept;
-  }
+  std::lock_guard lock(all.mutex);
+  // A name returns after destroy_process_group, with another group behind it.
+  std::erase_if(all.groups, [](const auto& one) { return one.second.owner.expired(); });
+  const auto found = all.groups.find({name, device.type()});
+  const bool known = found != all.groups.end() && found->second.owner.lock().get() == processes.get();
+  return known ? found->second.kept : nullptr;
+}
+
+std::shared_ptr<KeptGroup> kept_group(const std::string& name, at::Device device) {
+  if (auto known = known_group(name, device)) return known;
+  const auto processes = c10d::resolve_process_group(name);
   const auto backend = processes->getBackend(device.type());
   if (backend->getBackendName() != "gloo")
     throw UserError(
         cat("the process group's backend for ", device.str(), " is ", backend->getBackendName(), "; valid: gloo"));
   auto kept = std::make_shared<KeptGroup>(backend, master_of(*processes), backend->getBackendOptions()->timeout);
+  Registry& all = registry();
   std::lock_guard lock(all.mutex);
   all.groups.insert_or_assign({name, device.type()},
                               Registry::One{c10::weak_intrusive_ptr<c10d::ProcessGroup>(processes), kept});

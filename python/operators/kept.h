@@ -43,7 +43,9 @@ class KeptGroup {
   AdoptedGroup& adopted() { return adopted_; }
   Group& group() { return adopted_.group(); }
   // UserError, the same on all ranks, when one of them refuses or they differ; ClusterError when one does not come.
-  std::shared_ptr<const KeptCall> find(const CallOptions& call, const AttentionShape& shape);
+  // What this rank's tensors are is looked at before anything is sent.
+  std::shared_ptr<const KeptCall> find(const CallOptions& call, const at::Tensor& q, const at::Tensor& k,
+                                       const at::Tensor& v);
   // How many queries and keys each rank holds: all ranks' queries, then all ranks' keys. All of them ask.
   std::vector<int64_t> lengths(int64_t queries, int64_t keys);
 
@@ -52,7 +54,8 @@ class KeptGroup {
     std::shared_ptr<const KeptCall> call;
     int64_t used = 0;
   };
-  std::shared_ptr<const KeptCall> agree(const std::string& key, const CallOptions& call, const AttentionShape& shape);
+  std::shared_ptr<const KeptCall> agree(const std::string& key, const std::string& what, const std::string& refusal,
+                                        std::shared_ptr<const PreparedAttention> prepared);
 
   AdoptedGroup adopted_;
   std::mutex mutex_;
@@ -60,7 +63,9 @@ class KeptGroup {
   std::map<std::string, Entry> calls_;
 };
 
-// That of the process group with this name, made at the first call, which all of its ranks make together.
+// That of the process group with this name, if one was made.
+std::shared_ptr<KeptGroup> known_group(const std::string& name, at::Device device);
+// The same, made at the first call, which all of its ranks make together.
 std::shared_ptr<KeptGroup> kept_group(const std::string& name, at::Device device);
 // Lets go of all of them: the others are told that this rank leaves.
 void forget_groups();

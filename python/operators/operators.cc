@@ -76,12 +76,6 @@ auto together(KeptGroup& kept, const KeptCall& call, size_t pass, const Body& bo
   }
 }
 
-AttentionShape shape_of(const at::Tensor& q, const at::Tensor& k) {
-  if (q.dim() != 4 || k.dim() != 4)
-    throw UserError(cat("q ", q.sizes(), " and k ", k.sizes(), " do not fit: give [batch, heads, local tokens, dim]"));
-  return {q.size(0), static_cast<int>(q.size(1)), static_cast<int>(k.size(1)), q.size(3), q.scalar_type(), q.device()};
-}
-
 using Forward = std::tuple<at::Tensor, at::Tensor, std::vector<at::Tensor>>;
 using Backward = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
 
@@ -90,7 +84,7 @@ using Backward = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
 Forward forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, CALL_PARAMETERS) {
   return guarded([&] {
     const auto kept = kept_group(text_of(group), q.device());
-    const auto call = kept->find(call_options(CALL_ARGUMENTS), shape_of(q, k));
+    const auto call = kept->find(call_options(CALL_ARGUMENTS), q, k, v);
     return together(*kept, *call, 0, [&] {
       AttentionResult r = attention_forward(q, k, v, *call->prepared, kept->group());
       std::vector<at::Tensor> slice;
@@ -106,7 +100,7 @@ Backward backward_pass_of(const at::Tensor& dout, const at::Tensor& q, const at:
                           const at::Tensor& out, const at::Tensor& lse, at::TensorList slice, CALL_PARAMETERS) {
   return guarded([&] {
     const auto kept = kept_group(text_of(group), q.device());
-    const auto call = kept->find(call_options(CALL_ARGUMENTS), shape_of(q, k));
+    const auto call = kept->find(call_options(CALL_ARGUMENTS), q, k, v);
     return together(*kept, *call, 1, [&] {
       SavedAttention saved;
       if (call->prepared->options().grid.heads > 1)
@@ -245,6 +239,9 @@ struct Differentiable : torch::autograd::Function<Differentiable> {
 };
 
 Forward differentiable(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, CALL_SYMBOLS) {
+  for (const at::Tensor* one : {&q, &k, &v})
+    TORCH_CHECK_VALUE(!one->_fw_grad(/*level=*/0).defined(),
+                      "startrail.attention has no forward-mode derivative: use backward()");
   if (!at::GradMode::is_enabled() || !(q.requires_grad() || k.requires_grad() || v.requires_grad())) {
     const at::AutoDispatchBelowADInplaceOrView below;
     return forward_operator().call(q, k, v, CALL_ARGUMENTS);
@@ -299,14 +296,16 @@ at::Tensor gather(const at::Tensor& mine, c10::string_view group, int64_t tokens
   return guarded([&] {
     const auto kept = kept_group(text_of(group), mine.device());
     Group& all = kept->group();
-    const auto what = std::make_shared<std::string>(cat("gather of ", tokens, " tokens, ", text_of(layout)));
     const Layout held = layout_of(text_of(layout), tokens, pieces.vec(), all.size());
+    const at::Tensor own = mine.contiguous();
+    if (own.dim() < 1 || own.size(0) != chunk_tokens(held, all.rank()))
+      throw UserError(cat("a tensor ", own.sizes(), " was given to gather on rank ", all.rank(), ", which holds ",
+                          chunk_tokens(held, all.rank()), " tokens"));
+    // Tensors of other types or widths are other calls: their messages must not meet.
+    const auto what = std::make_shared<std::string>(
+        cat("gather of ", tokens, " tokens, ", text_of(layout), ", ", own.scalar_type(), " of ", own.sizes().slice(1)));
     const KeptCall call{nullptr, what, std::hash<std::string>{}(*what)};
     return together(*kept, call, 0, [&] {
-      const at::Tensor own = mine.contiguous();
-      if (own.dim() < 1 || own.size(0) != chunk_tokens(held, all.rank()))
-        throw UserError(cat("a tensor ", own.sizes(), " was given to gather on rank ", all.rank(), ", which holds ",
-                            chunk_tokens(held, all.rank()), " tokens"));
       std::vector<int64_t> sizes = own.sizes().vec();
       sizes[0] = tokens;
       at::Tensor whole = at::empty(sizes, own.options());
@@ -334,7 +333,8 @@ std::vector<int64_t> local_lengths(int64_t queries, int64_t keys, c10::string_vi
 
 std::vector<int64_t> sent_bytes(c10::string_view group) {
   return guarded([&] {
-    const Volume sent = kept_group(text_of(group), at::kCPU)->group().meter().counts().sent();
+    const auto known = known_group(text_of(group), at::kCPU);
+    const Volume sent = known ? known->group().meter().counts().sent() : Volume{};
     return std::vector<int64_t>(std::begin(sent.bytes), std::end(sent.bytes));
   });
 }
@@ -342,6 +342,14 @@ std::vector<int64_t> sent_bytes(c10::string_view group) {
 std::string plan(int64_t ranks, int64_t batch, int64_t heads, int64_t key_heads, int64_t dim, at::ScalarType type,
                  CALL_PARAMETERS) {
   return guarded([&] {
+    const auto check = [](int64_t value, int64_t most, const char* what) {
+      if (value < 1 || value > most) throw UserError(cat(value, " ", what, " cannot be planned: give 1 to ", most));
+    };
+    check(ranks, 4096, "ranks");
+    check(batch, 1 << 10, "sequences");
+    check(heads, 1 << 10, "heads");
+    check(key_heads, 1 << 10, "key/value heads");
+    check(dim, 1 << 10, "numbers a head");
     const AttentionShape shape{batch, static_cast<int>(heads), static_cast<int>(key_heads), dim, type, at::kCPU};
     return plan_json(attention_options(call_options(CALL_ARGUMENTS), shape, static_cast<int>(ranks)), shape);
   });

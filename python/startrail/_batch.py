@@ -51,9 +51,34 @@ def _pack(batch: Mapping[str, Any], mask: torch.Tensor) -> tuple[dict[str, Any],
     """Padded rows as one row of documents."""
     keep = mask.bool()
     rows, tokens = keep.shape
-    packed = {key: value[keep].unsqueeze(0) for key, value in batch.items()
-              if torch.is_tensor(value) and value.shape[:2] == (rows, tokens) and key != "attention_mask"}
+    packed = {key: value[keep].unsqueeze(0) if torch.is_tensor(value) and value.shape[:2] == (rows, tokens) else value
+              for key, value in batch.items() if key != "attention_mask"}
     return packed, tuple(int(n) for n in keep.sum(1).tolist() if n > 0)
+
+
+def _documents(batch: Mapping[str, Any], tokens: int) -> tuple[int, ...]:
+    """Where the positions start again, as collators without padding write it: the documents of one row."""
+    places = batch.get("position_ids")
+    if places is None:
+        return ()
+    if places.dim() != 2 or places.shape[1] != tokens:
+        raise ValueError(f"position_ids {list(places.shape)} do not fit: give [batch, {tokens}]")
+    starts = (places[:, 1:] != places[:, :-1] + 1).nonzero()
+    if not len(starts):
+        return ()
+    if places.shape[0] > 1 or bool(places[0, starts[:, 1] + 1].any()):
+        raise ValueError("position_ids jump: where documents are packed give one row whose positions start again at 0, or "
+                         "documents=")
+    ends = [0, *(starts[:, 1] + 1).tolist(), tokens]
+    return tuple(end - start for start, end in zip(ends, ends[1:]))
+
+
+def _check_padding(mask: torch.Tensor) -> None:
+    """A row is tokens with padding before or after them."""
+    changes = mask.bool()[:, 1:] != mask.bool()[:, :-1]
+    inner = mask.bool()[:, 0] & mask.bool()[:, -1] & changes.any(1)
+    if bool((changes.sum(1) > 2).any() | inner.any()):
+        raise ValueError("attention_mask hides tokens in the middle of a row: only padding before or after can be left out")
 
 
 def shard(batch: Mapping[str, Any], group: GroupLike = None, *, grid: str = GRID, layout: str = LAYOUT,
@@ -82,17 +107,24 @@ def shard(batch: Mapping[str, Any], group: GroupLike = None, *, grid: str = GRID
             raise ValueError("attention_mask has padding and documents= says where documents are: give one of them")
         if "position_ids" in batch:
             raise ValueError("attention_mask has padding and position_ids are given: leave them out, they follow")
+        _check_padding(mask)
         batch, documents = _pack(batch, mask)
         first = batch.get("input_ids", batch.get("inputs_embeds"))
         assert first is not None
     tokens = int(first.shape[1])
+    documents = documents or _documents(batch, tokens)
     if documents and sum(documents) != tokens:
         raise ValueError(f"documents of {'+'.join(map(str, documents))} tokens do not add up to {tokens}")
     sequence = Sequence(tokens, group_name(group), grid, layout, tuple(lengths), pieces, tuple(documents), prefix, backward)
     mine = sequence.positions().to(first.device)
-    cut: dict[str, Any] = {key: value.index_select(1, mine) for key, value in batch.items()
-                           if torch.is_tensor(value) and value.dim() >= 2 and value.shape[1] == tokens
-                           and key != "attention_mask"}
+    cut: dict[str, Any] = {}
+    for key, value in batch.items():
+        if not torch.is_tensor(value):
+            cut[key] = value
+        elif value.dim() >= 2 and value.shape[1] == tokens:
+            cut[key] = value.index_select(1, mine)
+        else:
+            raise ValueError(f"{key} {list(value.shape)} has no second dimension of {tokens} tokens to cut at: leave it out")
     if "position_ids" not in cut:
         where = torch.cat([torch.arange(n, device=first.device) for n in (documents or (tokens,))])
         cut["position_ids"] = where.index_select(0, mine).expand(first.shape[0], -1)
@@ -120,7 +152,8 @@ def count_labels(batch: Mapping[str, Any], documents: tuple[int, ...] = (), igno
     labels = batch.get("labels", batch.get("shift_labels"))
     if labels is None:
         raise ValueError("the batch has no labels")
-    shifted = _shifted(batch, documents or (int(labels.shape[1]),), ignore_index)
+    tokens = int(labels.shape[1])
+    shifted = _shifted(batch, documents or _documents(batch, tokens) or (tokens,), ignore_index)
     assert shifted is not None
     return shifted.ne(ignore_index).sum()
 

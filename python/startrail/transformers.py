@@ -119,6 +119,12 @@ class Trainer(transformers.Trainer):
         self._data = process_group(mesh["dp"]) if mesh is not None and "dp" in names else None
         self._grid, self._layout = grid, layout
         super().__init__(*args, **kwargs)
+        model: Any = self.model
+        if model.config._attn_implementation != "startrail":
+            raise ValueError(f"the model attends with {model.config._attn_implementation}, each rank to its own tokens only: "
+                             'load it with attn_implementation="startrail"')
+        if not type(model).__name__.endswith("ForCausalLM"):
+            raise ValueError(f"{type(model).__name__} is no model of the next token: its loss needs whole sequences")
         if self.args.parallelism_config is not None:
             raise ValueError("parallelism_config would split sequences a second time: leave it out")
         if self.label_smoother is not None or self.compute_metrics is not None:

@@ -55,17 +55,6 @@ void check_tensors(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v
                         ", v ", v.scalar_type(), " on ", v.device().str(), ": they must be alike"));
 }
 
-void check_tokens(const at::Tensor& q, const at::Tensor& k, const PreparedAttention& prepared, const Group& group) {
-  const auto check = [&](const char* name, const at::Tensor& t, int64_t own, const Layout& layout) {
-    if (t.size(2) != own)
-      throw UserError(cat(name, " holds ", t.size(2), " tokens on rank ", group.rank(), ", but layout ",
-                          to_text(layout.order), " of ", layout.tokens, " tokens over ", group.size(),
-                          " ranks gives it ", own));
-  };
-  check("q", q, prepared.query_tokens(), query_layout(prepared.options()));
-  check("k", k, prepared.key_tokens(), key_layout(prepared.options()));
-}
-
 // For q as a block has it.
 ExecutorOptions executor_options(const AttentionOptions& options, const AttentionShape& shape, Pass pass) {
   Problem problem = make_problem(options, shape.batch, shape.heads, shape.key_heads, shape.dim, shape.type);
@@ -81,10 +70,6 @@ ExecutorOptions executor_options(const AttentionOptions& options, const Attentio
           .kernel = &choose_kernel(options.kernel, shape.type, shape.device, shape.dim),
           .on_step = options.on_step,
           .layer = options.layer};
-}
-
-AttentionShape shape_of(const at::Tensor& q, const at::Tensor& k) {
-  return {q.size(0), static_cast<int>(q.size(1)), static_cast<int>(k.size(1)), q.size(3), q.scalar_type(), q.device()};
 }
 
 using Use = PreparedAttention::Use;
@@ -165,8 +150,13 @@ Pass backward_pass(const AttentionOptions& options, const Problem& problem) {
   return cheaper_backward(options.grid, problem);
 }
 
+AttentionShape shape_of(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
+  check_tensors(q, k, v);
+  return {q.size(0), static_cast<int>(q.size(1)), static_cast<int>(k.size(1)), q.size(3), q.scalar_type(), q.device()};
+}
+
 PreparedAttention::PreparedAttention(AttentionOptions options, const AttentionShape& shape, int rank, int ranks)
-    : options_(std::move(options)), shape_(shape), rank_(rank) {
+    : options_(std::move(options)), shape_(shape), rank_(rank), ranks_(ranks) {
   check_ranks(options_, ranks);
   check_type(options_, shape.type);
   check_heads(options_.grid, shape.heads, shape.key_heads);
@@ -174,6 +164,20 @@ PreparedAttention::PreparedAttention(AttentionOptions options, const AttentionSh
   key_tokens_ = chunk_tokens(key_layout(options_), rank);
 }
 PreparedAttention::~PreparedAttention() = default;
+
+void PreparedAttention::check(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) const {
+  if (shape_of(q, k, v) != shape_)
+    throw UserError(cat("q ", q.sizes(), " ", q.scalar_type(), " and k ", k.sizes(),
+                        " are not of the shape that was prepared: batch ", shape_.batch, ", ", shape_.heads, " heads (",
+                        shape_.key_heads, " key/value) of ", shape_.dim, ", ", shape_.type));
+  const auto check = [&](const char* name, const at::Tensor& t, int64_t own, const Layout& layout) {
+    if (t.size(2) != own)
+      throw UserError(cat(name, " holds ", t.size(2), " tokens on rank ", rank_, ", but layout ", to_text(layout.order),
+                          " of ", layout.tokens, " tokens over ", ranks_, " ranks gives it ", own));
+  };
+  check("q", q, query_tokens_, query_layout(options_));
+  check("k", k, key_tokens_, key_layout(options_));
+}
 
 Block PreparedAttention::own_block(Data data) const {
   if (options_.grid.heads == 1) return {data, {rank_}, kAllHeads};
@@ -200,13 +204,13 @@ const PreparedAttention::Part& PreparedAttention::part(Use use) const {
 
 AttentionResult attention_forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                                   const AttentionOptions& options, const std::shared_ptr<Group>& group) {
-  check_tensors(q, k, v);
-  return attention_forward(q, k, v, PreparedAttention(options, shape_of(q, k), group->rank(), group->size()), *group);
+  return attention_forward(q, k, v, PreparedAttention(options, shape_of(q, k, v), group->rank(), group->size()),
+                           *group);
 }
 
 AttentionResult attention_forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                                   const PreparedAttention& prepared, Group& group) {
-  check_tokens(q, k, prepared, group);
+  prepared.check(q, k, v);
   const at::AutoDispatchBelowADInplaceOrView unrecorded;
   const int rank = group.rank();
   at::Tensor query = tokens_first(q), kv = at::cat({tokens_first(k), tokens_first(v)}, 1);
@@ -229,14 +233,13 @@ AttentionResult attention_forward(const at::Tensor& q, const at::Tensor& k, cons
 SavedAttention attention_restore(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& out,
                                  const at::Tensor& lse, const AttentionOptions& options,
                                  const std::shared_ptr<Group>& group) {
-  check_tensors(q, k, v);
-  return attention_restore(q, k, v, out, lse, PreparedAttention(options, shape_of(q, k), group->rank(), group->size()),
-                           *group);
+  const PreparedAttention prepared(options, shape_of(q, k, v), group->rank(), group->size());
+  return attention_restore(q, k, v, out, lse, prepared, *group);
 }
 
 SavedAttention attention_restore(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& out,
                                  const at::Tensor& lse, const PreparedAttention& prepared, Group& group) {
-  check_tokens(q, k, prepared, group);
+  prepared.check(q, k, v);
   const at::AutoDispatchBelowADInplaceOrView unrecorded;
   const int rank = group.rank();
   const at::Tensor query = tokens_first(q), kv = at::cat({tokens_first(k), tokens_first(v)}, 1);

@@ -50,7 +50,12 @@ struct AttentionShape {
   int64_t dim = 64;
   at::ScalarType type = at::kFloat;
   at::Device device = at::kCPU;
+
+  bool operator==(const AttentionShape&) const = default;
 };
+
+// Of a rank's tensors. UserError for such that are not of one attention, whatever the options.
+AttentionShape shape_of(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v);
 
 // Options and shapes that were checked once, and one rank's plans for them: for calls that repeat. Threads may share
 // it.
@@ -61,6 +66,8 @@ class PreparedAttention {
   ~PreparedAttention();
 
   const AttentionOptions& options() const { return options_; }
+  // UserError for tensors that are not of these shapes, or hold other tokens than this rank's.
+  void check(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) const;
   int64_t query_tokens() const { return query_tokens_; }  // of this rank
   int64_t key_tokens() const { return key_tokens_; }
 
@@ -80,7 +87,7 @@ class PreparedAttention {
 
   AttentionOptions options_;
   AttentionShape shape_;
-  int rank_;
+  int rank_, ranks_;
   int64_t query_tokens_, key_tokens_;
   mutable std::array<Part, 3> parts_;
 };

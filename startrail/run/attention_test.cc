@@ -201,9 +201,18 @@ TEST(Attention, IsTheSameWhenPrepared) {
         const auto again = attention_backward(kept.out, kept.saved, options, group);
         for (int i = 0; i < 3; ++i) EXPECT_TRUE(back[i].equal(again[i]));
       }
-      EXPECT_THROW(attention_forward(at::zeros({2, 4, own + 1, 8}), at::zeros({2, 2, own, 8}),
-                                     at::zeros({2, 2, own, 8}), prepared, *group),
-                   UserError);
+      // Whatever does not fit is refused before anything is read or sent.
+      const auto refuse = [&](const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
+        EXPECT_THROW(attention_forward(q, k, v, prepared, *group), UserError);
+      };
+      const at::Tensor q = at::zeros({2, 4, own, 8}), k = at::zeros({2, 2, own, 8});
+      refuse(at::zeros({2, 4, own + 1, 8}), k, k);
+      refuse(q, at::zeros({1, 2, own, 8}), at::zeros({1, 2, own, 8}));  // another batch
+      refuse(q, at::zeros({2, 2, own, 4}), at::zeros({2, 2, own, 4}));  // another dim
+      refuse(q, k, at::zeros({2, 2, own + 1, 8}));
+      refuse(q, k.to(at::kInt), k.to(at::kInt));
+      refuse(q.to(at::kDouble), k.to(at::kDouble), k.to(at::kDouble));  // alike, but not what was prepared
+      refuse(q[0], k[0], k[0]);
     });
   }
 }

@@ -170,7 +170,7 @@ def llama():
 
 
 def documents():
-    """Packed documents, and padded rows packed by shard."""
+    """Packed documents, told or seen by their positions, and padded rows packed by shard."""
     ids = torch.randint(0, 101, (1, TOKENS), generator=torch.Generator().manual_seed(2))
     lengths = (30, 1, 66)
     positions = torch.cat([torch.arange(n) for n in lengths])[None]
@@ -186,6 +186,7 @@ def documents():
         padded[row, :n], mask[row, :n] = part, 1
     for title, batch, given in (
             ("documents", dict(input_ids=ids, labels=ids.clone()), dict(documents=lengths)),
+            ("positions", dict(input_ids=ids, labels=ids.clone(), position_ids=positions), {}),
             ("padded rows", dict(input_ids=padded, labels=padded.masked_fill(mask == 0, -100), attention_mask=mask), {})):
         model = make_model("Llama", "startrail")
         part = model(**st.shard(batch, grid="startrail:2", **given)).loss

@@ -41,6 +41,12 @@ def refusals():
     found.append(raised(lambda: st.attention(q, q, q, options(layout="spiral"))))
     narrow = q[..., :8] if rank == 3 else q
     found.append(raised(lambda: st.attention(narrow, narrow, narrow, options())))
+    # What one rank's own tensors are, and what all of them forgot to cut.
+    found.append(raised(lambda: st.attention(q, q[..., :8] if rank == 1 else q, q, options(scale=0.1))))
+    found.append(raised(lambda: st.attention(q[0] if rank == 2 else q, q, q, options(scale=0.2))))
+    found.append(raised(lambda: st.attention(q, q.int() if rank == 0 else q, q, options(scale=0.3))))
+    whole = torch.ones(1, 4, TOKENS, 16)
+    found.append(raised(lambda: st.attention(whole, whole, whole, options(scale=0.4))))
     call()  # all is well again
     return found
 

@@ -120,6 +120,15 @@ def refusals():
         "padding and documents": lambda: st.shard(dict(batch, attention_mask=mask), documents=(50, 47)),
         "documents": lambda: st.shard(batch, documents=(50, 46)),
         "no input": lambda: st.shard(dict(labels=batch["labels"])),
+        "hole": lambda: st.shard(dict(batch, attention_mask=torch.ones(2, TOKENS).index_fill(1, torch.tensor([5]), 0))),
+        "jump": lambda: st.shard(dict(batch, position_ids=torch.arange(TOKENS).remainder(50).expand(2, -1))),
+        "flat positions": lambda: st.shard(dict(batch, position_ids=torch.arange(TOKENS))),
+        "no tokens": lambda: st.shard(dict(batch, cu_seq_lens_q=torch.tensor([0, 50, TOKENS]))),
+        "keys alone": lambda: st.attention(q, q, q, st.AttentionOptions("ring", TOKENS, key_lengths=(25, 24, 24, 24))),
+        "layout and lengths": lambda: st.attention(q, q, q, st.AttentionOptions("ring", TOKENS, layout="striped",
+                                                                                lengths=(25, 24, 24, 24))),
+        "forward mode": lambda: _forward_mode(q, options),
+        "no ranks": lambda: st.plan(options, ranks=0, heads=4),
         "gather": lambda: st.gather(torch.ones(1, len(st.positions(TOKENS)), requires_grad=True), TOKENS),
         "vmap": lambda: torch.func.vmap(lambda x: st.attention(x, x, x, options))(q[None]),
         "func.grad": lambda: torch.func.grad(lambda x: st.attention(x, x, x, options).sum())(q),
@@ -135,6 +144,11 @@ def refusals():
         except (ValueError, RuntimeError) as error:
             found[name] = f"{type(error).__name__}: {str(error).splitlines()[0]}"
     return found
+
+
+def _forward_mode(q, options):
+    with torch.autograd.forward_ad.dual_level():
+        st.attention(torch.autograd.forward_ad.make_dual(q, q), q, q, options)
 
 
 def _of_functions(q):

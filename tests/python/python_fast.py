@@ -26,6 +26,10 @@ class Python(unittest.TestCase):
         self.assertIn("layout 'spiral' is not known", texts[2])
         self.assertNotIn("rank", texts[2].split(":")[0])
         self.assertIn("the ranks do not make the same call: rank 3 makes", texts[3])
+        self.assertIn("rank 1: q [1, 4, ", texts[4])
+        self.assertIn("rank 2: q [4, ", texts[5])
+        self.assertIn("rank 0: q is Float on cpu, k Int", texts[6])
+        self.assertIn("q holds 97 tokens on rank 0, but layout zigzag", texts[7])
         for error in found[0]:
             self.assertEqual(error["types"][0], "ValueError")
             self.assertLess(error["seconds"], 5)
