@@ -197,7 +197,8 @@ def plan(options: AttentionOptions, ranks: int, heads: int, key_heads: int | Non
 
     >>> print(startrail.plan(AttentionOptions("startrail:2", tokens=131072), ranks=16, heads=32, key_heads=8, dim=128))
     """
-    found = json.loads(ops.plan(ranks, batch, heads, heads if key_heads is None else key_heads, dim, dtype, "", *_arguments(options)))
+    key_heads = heads if key_heads is None else key_heads
+    found = json.loads(ops.plan(ranks, batch, heads, key_heads, dim, dtype, "", *_arguments(options)))
     passes = {one["pass"]: PassCost(one["volume"]["total"], one["ring_volume"]["total"], one["peak_bytes"],
                                     one["ring_peak_bytes"], {k: v for k, v in one["volume"].items() if k != "total"})
               for one in found["passes"]}

@@ -124,7 +124,7 @@ def shard(batch: Mapping[str, Any], group: GroupLike = None, *, grid: str = GRID
         elif value.dim() >= 2 and value.shape[1] == tokens:
             cut[key] = value.index_select(1, mine)
         else:
-            raise ValueError(f"{key} {list(value.shape)} has no second dimension of {tokens} tokens to cut at: leave it out")
+            raise ValueError(f"{key} {list(value.shape)} has no second dimension of {tokens} tokens to cut: leave it out")
     if "position_ids" not in cut:
         where = torch.cat([torch.arange(n, device=first.device) for n in (documents or (tokens,))])
         cut["position_ids"] = where.index_select(0, mine).expand(first.shape[0], -1)

@@ -121,8 +121,8 @@ class Trainer(transformers.Trainer):
         super().__init__(*args, **kwargs)
         model: Any = self.model
         if model.config._attn_implementation != "startrail":
-            raise ValueError(f"the model attends with {model.config._attn_implementation}, each rank to its own tokens only: "
-                             'load it with attn_implementation="startrail"')
+            raise ValueError(f"the model attends with {model.config._attn_implementation}, each rank to its own tokens "
+                             'only: load it with attn_implementation="startrail"')
         if not type(model).__name__.endswith("ForCausalLM"):
             raise ValueError(f"{type(model).__name__} is no model of the next token: its loss needs whole sequences")
         if self.args.parallelism_config is not None:
