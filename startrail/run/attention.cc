@@ -187,18 +187,19 @@ Block PreparedAttention::own_block(Data data) const {
 
 const PreparedAttention::Part& PreparedAttention::part(Use use) const {
   Part& part = parts_[static_cast<size_t>(use)];
-  std::call_once(part.once, [&] {
-    ExecutorOptions how = executor_options(options_, shape_, Pass::forward);
-    if (use == Use::backward) how.head.pass = backward_pass(options_, how.problem);
-    Steps steps = make_steps(options_.grid, how.head.pass, rank_);
-    std::vector<Block> results = results_of(how.head, rank_);
-    if (use == Use::restore) {  // only what trades tokens for heads
-      std::erase_if(steps, [](const Step& step) { return step.op != Op::all_to_all || step.in.slice != kAllHeads; });
-      results = {own_block(Data::query), own_block(Data::keys)};
-    }
-    part.script = make_script(how.head, std::move(steps), rank_, results);
-    part.how = std::move(how);
-  });
+  std::lock_guard lock(part.mutex);
+  if (part.script) return part;
+  ExecutorOptions how = executor_options(options_, shape_, Pass::forward);
+  if (use == Use::backward) how.head.pass = backward_pass(options_, how.problem);
+  Steps steps = make_steps(options_.grid, how.head.pass, rank_);
+  std::vector<Block> results = results_of(how.head, rank_);
+  if (use == Use::restore) {  // only what trades tokens for heads
+    std::erase_if(steps, [](const Step& step) { return step.op != Op::all_to_all || step.in.slice != kAllHeads; });
+    results = {own_block(Data::query), own_block(Data::keys)};
+  }
+  auto script = make_script(how.head, std::move(steps), rank_, results);
+  part.how = std::move(how);
+  part.script = std::move(script);
   return part;
 }
 

@@ -79,7 +79,7 @@ class PreparedAttention {
 
  private:
   struct Part {
-    std::once_flag once;
+    std::mutex mutex;  // and no once_flag: making a part may throw
     std::optional<ExecutorOptions> how;
     std::shared_ptr<const Script> script;
   };
