@@ -2,8 +2,8 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <map>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "cli/page/page.h"
 #include "startrail/base/text.h"
@@ -93,9 +93,9 @@ std::string draw_losses(const json& run, size_t columns, size_t rows) {
     const bool joined = i > 0 && losses[i - 1].is_number();
     dots.line(x_of(steps[joined ? i - 1 : i]), y_of(losses[joined ? i - 1 : i]), x_of(steps[i]), y_of(losses[i]));
   }
-  std::map<std::pair<size_t, size_t>, bool> rings;  // by row and column
+  std::set<std::pair<size_t, size_t>> rings;  // row and column of validations
   for (const json& check : checks)
-    if (check[1].is_number()) rings[{y_of(check[1]) / 4, x_of(check[0]) / 2}] = true;
+    if (check[1].is_number()) rings.insert({y_of(check[1]) / 4, x_of(check[0]) / 2});
   std::string text;
   for (size_t row = 0; row < rows; ++row) {
     const double share = static_cast<double>(row) / static_cast<double>(std::max<size_t>(1, rows - 1));

@@ -69,9 +69,19 @@ class Training(HostsTest):
             self.assertEqual(code, 0, text)
             self.assertIn("8 ranks by torchrun, over Gloo, on 1 node", text)
             self.assertEqual(losses_of(folder.path / "gloo"), local)
-            trace = (folder.path / "trace.json").read_text()
-            for rank in range(8):
-                self.assertIn(f'"name":"rank {rank}"', trace)
+            trace = json.loads((folder.path / "trace.json").read_text())
+            events = trace["traceEvents"]
+            names = {event["args"]["name"] for event in events if event["name"] == "process_name"}
+            self.assertEqual(names, {f"rank {rank}" for rank in range(8)})
+            # Each arrow has both its ends, and ranks waited as long as the steps say.
+            ends = [sorted(event["id"] for event in events if event["ph"] == end) for end in "sf"]
+            self.assertGreater(len(ends[0]), 100)
+            self.assertEqual(*ends)
+            steps = [event for event in events if event.get("cat") == "step"]
+            waits = sum(event["dur"] for event in events if event.get("cat") == "wait" and any(
+                step["pid"] == event["pid"] and step["ts"] <= event["ts"] < step["ts"] + step["dur"] for step in steps))
+            self.assertAlmostEqual(waits / sum(step["dur"] for step in steps), trace["otherData"]["wait_share"], delta=0.01)
+            self.assertEqual(trace["otherData"]["comm"], "gloo")
             # From the middle: by 4 processes what 8 began, and by local ranks what processes did.
             middle = str(folder.path / "gloo/checkpoints/step-00000006")
             for name, command in (("four", launch(4, "train", "--resume", middle)),
