@@ -10,10 +10,15 @@ import startrail as st
 TOKENS = 97  # nothing divides it
 
 
-def worst(pairs):
-    """The largest difference over all ranks, as a share of the largest value."""
-    error = max(((have.double() - want.double()).abs().max() / want.double().abs().max().clamp_min(1e-30)).item()
-                if have.numel() else 0.0 for have, want in pairs)
+def relative(have, want, whole=None):
+    """The largest difference, as a share of the largest value of `want`, or of `whole` where want is a part of it."""
+    scale = (want if whole is None else whole).double().abs().max().clamp_min(1e-30)
+    return ((have.double() - want.double()).abs().max() / scale).item() if have.numel() else 0.0
+
+
+def worst(comparisons):
+    """The largest `relative` of any comparison on any rank."""
+    error = max(relative(*one) for one in comparisons)
     all_of = torch.tensor(error)
     dist.all_reduce(all_of, dist.ReduceOp.MAX)
     return all_of.item()
@@ -77,15 +82,14 @@ def attention_everywhere():
             given = [t.to(dtype) for t in wide]
             want = sdpa(*(t.double() for t in given), seen)
             if limit is None:
-                own = max(((a.double() - b).abs().max() / b.abs().max()).item() for a, b in zip(sdpa(*given, seen), want))
-                limit = 1.3 * own
+                limit = 1.3 * max(map(relative, sdpa(*given, seen), want))
             for number, (grid, layout) in enumerate(itertools.product(grids(ranks), LAYOUTS)):
                 if dtype is not torch.float32 and number % 3:
                     continue
                 options = st.AttentionOptions(grid=grid, tokens=TOKENS, mask=mask, **layout)
                 mine = st.positions(TOKENS, **layout)
                 have = split(*given, options, mine)
-                error = worst((a, b.index_select(2, mine)) for a, b in zip(have, want))
+                error = worst((a, b.index_select(2, mine), b) for a, b in zip(have, want))
                 expect(f"{dtype} {grid} {layout} {mask}", error, limit)
                 errors[str(dtype)] = max(errors.get(str(dtype), 0), error)
     return errors
