@@ -14,7 +14,7 @@ import startrail
 dist.init_process_group("gloo")
 world = dist.get_world_size()
 mesh = init_device_mesh("cpu", (world // 2, 2), mesh_dim_names=("dp", "cp"))
-data_group = mesh["dp"].get_group()
+data_group = mesh["dp"]
 
 torch.manual_seed(0)  # the same weights everywhere
 model = LlamaForCausalLM(LlamaConfig(

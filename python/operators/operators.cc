@@ -125,7 +125,6 @@ Forward fake_forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor&
   return guarded([&] {
     static_cast<void>(causal), static_cast<void>(window), static_cast<void>(documents), static_cast<void>(prefix);
     static_cast<void>(padding), static_cast<void>(scale), static_cast<void>(backward), static_cast<void>(kernel);
-    static_cast<void>(key_pieces), static_cast<void>(key_tokens);
     TORCH_CHECK_VALUE(q.dim() == 4 && k.dim() == 4, "q ", q.sym_sizes(), " and k ", k.sym_sizes(),
                       " do not fit: give [batch, heads, local tokens, dim]");
     const auto processes = c10d::resolve_process_group(text_of(group));
@@ -146,11 +145,14 @@ Forward fake_forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor&
     const c10::SymInt batch = q.sym_size(0), dim = q.sym_size(3);
     if (used.heads == 1) return Forward(out, at::empty_symint({q.sym_size(2), 1, batch, heads}, wide), {});
     // How many tokens the heads group has together depends on the length, which is therefore fixed here.
-    std::vector<int64_t> lists;
-    for (const c10::SymInt& one : pieces) lists.push_back(number(one));
-    const Layout queries = layout_of(text_of(layout), number(tokens), lists, ranks);
+    const auto held = [&](const c10::SymInt& length, c10::SymIntArrayRef listed) {
+      std::vector<int64_t> lists;
+      for (const c10::SymInt& one : listed) lists.push_back(number(one));
+      return layout_of(text_of(layout), number(length), lists, ranks);
+    };
+    const Layout queries = held(tokens, pieces);
     const c10::SymInt shared = chunk_tokens(queries, line_through(used, rank, Axis::heads));
-    const Layout keys = key_tokens == 0 ? queries : layout_of(text_of(layout), number(key_tokens), {}, ranks);
+    const Layout keys = key_tokens == 0 ? queries : held(key_tokens, key_pieces.empty() ? pieces : key_pieces);
     const c10::SymInt shared_keys = chunk_tokens(keys, line_through(used, rank, Axis::heads));
     const c10::SymInt slice_heads = heads / used.heads;
     const int slice_keys = key_heads_of_slice(static_cast<int>(number(key_heads)), used.heads);

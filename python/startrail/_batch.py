@@ -9,8 +9,21 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
+from torch.distributed.device_mesh import DeviceMesh
 
-from ._attention import GRID, LAYOUT, AttentionOptions, GroupLike, Mask, Piece, attention, group_name, positions
+from ._attention import (
+    GRID,
+    LAYOUT,
+    AttentionOptions,
+    GroupLike,
+    Mask,
+    Piece,
+    attention,
+    gather,
+    group_name,
+    positions,
+    process_group,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,6 +58,10 @@ class Sequence:
     def positions(self) -> torch.Tensor:
         """The tokens this rank holds."""
         return positions(self.tokens, self.group, self.layout, self.lengths, self.pieces)
+
+    def gather(self, x: torch.Tensor, dim: int = 1) -> torch.Tensor:
+        """`startrail.gather` for a tensor of this rank's tokens along `dim`, such as the model's logits."""
+        return gather(x, self.tokens, self.group, self.layout, dim, self.lengths, self.pieces)
 
 
 def _pack(batch: Mapping[str, Any], mask: torch.Tensor) -> tuple[dict[str, Any], tuple[int, ...]]:
@@ -84,7 +101,7 @@ def _check_padding(mask: torch.Tensor) -> None:
 def shard(batch: Mapping[str, Any], group: GroupLike = None, *, grid: str = GRID, layout: str = LAYOUT,
           lengths: tuple[int, ...] = (), pieces: tuple[tuple[Piece, ...], ...] = (), documents: tuple[int, ...] = (),
           prefix: int = 0, backward: str = "auto", ignore_index: int = -100,
-          data_group: dist.ProcessGroup | None = None) -> dict[str, Any]:
+          data_group: dist.ProcessGroup | DeviceMesh | None = None) -> dict[str, Any]:
     """This rank's part of a batch that all ranks of `group` hold whole, ready for a model of transformers.
 
     Every tensor [batch, tokens, ...] is cut. Positions are those of the whole sequence, or of its document. Labels are
@@ -93,7 +110,7 @@ def shard(batch: Mapping[str, Any], group: GroupLike = None, *, grid: str = GRID
     DDP or FSDP average them, multiply the loss by their number). Padding in `attention_mask` is left out: padded rows
     become one row of documents.
 
-    >>> loss = ddp(**startrail.shard(batch, mesh["cp"], data_group=mesh["dp"].get_group())).loss * world
+    >>> loss = ddp(**startrail.shard(batch, mesh["cp"], data_group=mesh["dp"])).loss * world
     """
     first = batch.get("input_ids", batch.get("inputs_embeds"))
     if first is None:
@@ -159,14 +176,14 @@ def count_labels(batch: Mapping[str, Any], documents: tuple[int, ...] = (), igno
 
 
 def _labels(batch: Mapping[str, Any], mine: torch.Tensor, documents: tuple[int, ...], ignore_index: int,
-            data_group: dist.ProcessGroup | None) -> dict[str, Any]:
+            data_group: dist.ProcessGroup | DeviceMesh | None) -> dict[str, Any]:
     """This rank's labels, and how many there are on all."""
     shifted = _shifted(batch, documents, ignore_index)
     if shifted is None:
         return {}
     count = shifted.ne(ignore_index).sum()
     if data_group is not None:
-        dist.all_reduce(count, group=data_group)
+        dist.all_reduce(count, group=process_group(data_group))
     part = shifted.index_select(1, mine)
     return {"labels": part, "shift_labels": part, "num_items_in_batch": count}
 
@@ -188,9 +205,13 @@ def context_parallel(mesh: GroupLike, *, buffers: list[torch.Tensor] | None = No
     tokens = buffers[0].shape[dims[0]]
     if any(one.shape[dim] != tokens for one, dim in zip(buffers, dims)):
         raise ValueError("the buffers' sequences differ in length: give buffers of one sequence")
+    keep = no_restore_buffers or set()
+    if len({id(one) for one in buffers}) != len(buffers):
+        raise ValueError("a buffer is given twice, and would be cut twice: give each once")
+    if any(all(one is not other for one in buffers) for other in keep):
+        raise ValueError("no_restore_buffers has a tensor that is not among buffers: give only those")
     sequence = Sequence(tokens, group_name(mesh), grid, layout, documents=tuple(documents))
     mine = sequence.positions()
-    keep = no_restore_buffers or set()
     whole = [None if any(one is other for other in keep) else one.detach().clone() for one in buffers]
     for one, dim in zip(buffers, dims):
         part = one.detach().index_select(dim, mine.to(one.device))
@@ -208,11 +229,15 @@ def context_parallel(mesh: GroupLike, *, buffers: list[torch.Tensor] | None = No
                              "the sequence that context_parallel has cut")
         return attention(query, key, value, sequence.options(is_causal, 0, scale), sequence.group)
 
+    # torch's fused encoder layers attend without scaled_dot_product_attention, each rank to its own tokens.
+    fused = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
     F.scaled_dot_product_attention = split_attention
     try:
         yield sequence
     finally:
         F.scaled_dot_product_attention = true_attention
+        torch.backends.mha.set_fastpath_enabled(fused)
         for one, before in zip(buffers, whole):
             if before is not None:
                 one.data = before

@@ -32,7 +32,7 @@ def load_run(folder: str | pathlib.Path) -> Run:
         raise ValueError(f"{folder} holds no run: there is no metrics.jsonl; give the run.folder of `startrail train`")
     steps: dict[int, dict[str, Any]] = {}
     checks: dict[int, Any] = {}
-    with open(file) as lines:
+    with open(file, encoding="utf-8", errors="replace") as lines:
         for number, line in enumerate(lines, 1):
             try:
                 row = json.loads(line)
@@ -40,6 +40,8 @@ def load_run(folder: str | pathlib.Path) -> Run:
                 if not line.endswith("\n"):  # a run is writing it
                     break
                 raise ValueError(f"{file} line {number} is no JSON: {error}") from None
+            if not isinstance(row, dict):
+                raise ValueError(f"{file} line {number} is no row of a run: {line.strip()[:60]}")
             if "step" not in row or row.get("kind") == "run":  # what the run is, or that it was gone on with
                 continue
             if "validation" in row:

@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 import transformers
 from torch.distributed.device_mesh import DeviceMesh
-from torch.utils.data import DataLoader, Dataset, DistributedSampler
+from torch.utils.data import DataLoader, Dataset, DistributedSampler, IterableDataset
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import bidirectional_mask_function, causal_mask_function
 
@@ -131,6 +131,9 @@ class Trainer(transformers.Trainer):
             raise ValueError("label smoothing and compute_metrics need whole sequences: leave them out")
 
     def _loader(self, dataset: Dataset[Any], batch: int, shuffle: bool) -> DataLoader[Any]:
+        if isinstance(dataset, IterableDataset):
+            raise ValueError("a dataset without a length cannot be given out to ranks by index: give one with __len__ and "
+                             "__getitem__")
         replicas, rank = (self._data.size(), self._data.rank()) if self._data is not None else (1, 0)
         seed = self.args.data_seed if self.args.data_seed is not None else self.args.seed
         sampler: DistributedSampler[Any] = DistributedSampler(dataset, replicas, rank, shuffle=shuffle, seed=seed)

@@ -156,6 +156,7 @@ def _of_functions(q):
     import diffusers.models.attention_dispatch as dispatch
     import startrail.diffusers
     import startrail.transformers as stt
+    import transformers
     layer = torch.nn.Module()
     layer.config = make_model("Llama", "sdpa").config
     sequence = st.shard(make_batch())["startrail"]
@@ -170,6 +171,14 @@ def _of_functions(q):
     bodies["mesh names"] = lambda: stt.Trainer(mesh=dist.device_mesh.init_device_mesh(
         "cpu", (dist.get_world_size(),), mesh_dim_names=("tp",)))
 
+    class Stream(torch.utils.data.IterableDataset):
+        def __iter__(self):
+            return iter([Rows()[0]])
+
+    bodies["stream"] = lambda: stt.Trainer(
+        model=make_model("Llama", "startrail"), train_dataset=Stream(), args=transformers.TrainingArguments(
+            "unused", max_steps=1, use_cpu=True, report_to=[])).get_train_dataloader()
+
     def inside(**more):
         x = torch.zeros(1, TOKENS, 8)
         with st.context_parallel(None, buffers=[x], buffer_seq_dims=[1]):
@@ -177,7 +186,12 @@ def _of_functions(q):
 
     bodies["context mask"] = lambda: inside(attn_mask=torch.ones(1, 1))
     bodies["context dropout"] = lambda: inside(dropout_p=0.1)
-    bodies["buffers"] = lambda: st.context_parallel(None, buffers=[], buffer_seq_dims=[]).__enter__()
+    enter = lambda buffers, **more: st.context_parallel(
+        None, buffers=buffers, buffer_seq_dims=[1] * len(buffers), **more).__enter__()
+    x = torch.zeros(1, TOKENS, 8)
+    bodies["buffers"] = lambda: enter([])
+    bodies["buffer twice"] = lambda: enter([x, x])
+    bodies["buffer kept"] = lambda: enter([x], no_restore_buffers={torch.zeros(1)})
     startrail.diffusers.install("ring")
     split = dispatch._AttentionBackendRegistry._backends[dispatch.AttentionBackendName.NATIVE]
     startrail.diffusers.uninstall()
@@ -235,7 +249,21 @@ def context_parallel():
     total = part.detach()
     dist.all_reduce(total)
     expect("loss", abs(total.item() - loss.item()) / loss.item(), 1e-6)
+    expect("context_parallel of torch's encoder layer", _encoder_layer(), 5e-6)
     return expect("context_parallel", worst([(have, want)]), 5e-6)
+
+
+def _encoder_layer():
+    """torch's own layer, which attends by a fused kernel when it may: not inside context_parallel."""
+    torch.manual_seed(0)
+    layer = torch.nn.TransformerEncoderLayer(64, 4, 96, batch_first=True).eval()
+    x = torch.randn(2, TOKENS, 64)
+    with torch.no_grad():
+        want = layer(x)
+        with st.context_parallel(None, buffers=[x], buffer_seq_dims=[1]) as sequence:
+            have = sequence.gather(layer(x))
+    assert torch.backends.mha.get_fastpath_enabled()
+    return worst([(have, want)])
 
 
 class Rows(torch.utils.data.Dataset):
@@ -292,7 +320,7 @@ def data_parallel():
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "cp"))
     row = mesh["dp"].get_local_rank()
     part = st.shard({key: value[row:row + 1] for key, value in batch.items()}, mesh["cp"],
-                    data_group=mesh["dp"].get_group())
+                    data_group=mesh["dp"])
     model = make_model("Llama", "startrail")
     wrapped = DistributedDataParallel(model)
     out = wrapped(**part).loss
@@ -380,6 +408,12 @@ def opcheck():
         make = lambda h: (torch.randn(batch, h, count, 16) if first else torch.randn(batch, count, h, 16).transpose(1, 2))
         q, k, v = (make(h).requires_grad_() for h in (4, 2, 2))
         arguments = (q, k, v, name, grid, "zigzag", TOKENS, 0, [], [], True, 0, [], 0, 0, 0.0, "auto", "auto")
+        found.append(torch.library.opcheck(torch.ops.startrail.attention_forward.default, arguments))
+    queries, keys = (25, 24, 24, 24), (20, 10, 12, 8)  # cross attention, cut as diffusers does
+    q, k, v = (torch.randn(1, 4, of[dist.get_rank()], 16, requires_grad=True) for of in (queries, keys, keys))
+    for grid in ("ring", "ulysses"):
+        arguments = (q, k, v, name, grid, "lengths", sum(queries), sum(keys), queries, keys, False, 0, [], 0, 0, 0.0, "auto",
+                     "auto")
         found.append(torch.library.opcheck(torch.ops.startrail.attention_forward.default, arguments))
     assert all(value == "SUCCESS" for one in found for value in one.values()), found
     return found

@@ -13,7 +13,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent.parent
 BUILD = os.path.abspath(sys.argv.pop(1))
 os.environ["PYTHONPATH"] = os.pathsep.join([os.path.join(BUILD, "python"), os.environ.get("PYTHONPATH", "")])
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+sys.path[:0] = [os.path.dirname(os.path.abspath(__file__)), os.path.join(BUILD, "python")]
 import ranks  # noqa: E402
 
 
@@ -53,8 +53,9 @@ class Models(unittest.TestCase):
             "position_bias": "position_bias is not", "head_mask": "head_mask is not", "cu_seq_lens_q": "cu_seq_lens_q is",
             "cu_seq_lens_k": "cu_seq_lens_k is", "output_attentions": "output_attentions is", "mask tensor": "as a tensor",
             "cross attention": "cross attention", "layer kinds": "chunked_attention", "overlay": "documents= to startrail",
-            "mesh names": "name them dp and cp", "context mask": "use is_causal", "context dropout": "no dropout",
-            "buffers": "give at least one", "diffusers mask": "compute a mask", "diffusers dropout": "compute dropout",
+            "mesh names": "name them dp and cp", "stream": "a dataset without a length", "context mask": "use is_causal",
+            "context dropout": "no dropout", "buffers": "give at least one", "buffer twice": "given twice",
+            "buffer kept": "not among buffers", "diffusers mask": "compute a mask", "diffusers dropout": "compute dropout",
             "diffusers causal": "a causal mask", "diffusers lse": "return_lse"}
         self.assertEqual(set(found[0]), set(expected))
         for name, part in expected.items():
@@ -168,6 +169,23 @@ class Package(unittest.TestCase):
 
     def test_the_command(self):
         self.assertIn("usage", self.run_in(sys.executable, "-m", "startrail", "--help").lower())
+
+    def test_a_run_is_read(self):
+        """What the command trained: its metrics, and its checkpoint in transformers."""
+        import startrail
+        import transformers
+        with tempfile.TemporaryDirectory() as folder:
+            self.run_in(sys.executable, "-m", "startrail", "train", "--set", "data.path=startrail", "--set", "train.steps=3",
+                        "--set", "train.tokens=64", "--set", f"run.folder={folder}/run", "--set", "model.layers=1")
+            run = startrail.load_run(f"{folder}/run")
+            self.assertEqual(run.metrics["step"], [1, 2, 3])
+            self.assertTrue(all(0 < loss < 10 for loss in run.metrics["loss"]))
+            model = transformers.AutoModelForCausalLM.from_pretrained(run.checkpoints[-1])
+            self.assertEqual(model.config.num_hidden_layers, 1)
+            with open(f"{folder}/run/metrics.jsonl", "a") as file:
+                file.write("7\n")
+            with self.assertRaisesRegex(ValueError, "line [0-9]+ is no row of a run: 7"):
+                startrail.load_run(f"{folder}/run")
 
     def test_types_and_lint(self):
         self.run_in(sys.executable, "-m", "mypy")
