@@ -90,14 +90,13 @@ std::map<std::string, std::string> facts_of(const AttendFlags& flags, const Atte
 // What a trace shows and under which conditions.
 nlohmann::json about_trace(const AttendFlags& flags, const Report& report, const TrialRun& traced, const World& world) {
   const ShapeFlags& s = flags.shape;
-  const std::string scheme = scheme_of(report.options.grid);
   double waiting = 0, seconds = 0;
   for (const RankReport& rank : traced.ranks) {
     waiting += rank.wait_seconds;
     seconds += rank.seconds;
   }
   return {{"source", "measured"},
-          {"name", cat(scheme.empty() ? to_text(report.options.grid) : scheme, " on ", plural(s.ranks, "rank"))},
+          {"name", cat(name_of(report.options.grid), " on ", plural(s.ranks, "rank"))},
           {"what", "one attention, forward and backward"},
           {"grid", to_text(report.options.grid)},
           {"ranks", s.ranks},

@@ -50,9 +50,7 @@ void show(const PlanFlags& flags) {
     std::cout << plan_json(grid, problem, subject).dump() << "\n";
     return;
   }
-  const std::string scheme = scheme_of(grid);
-  std::cout << (scheme.empty() ? "" : scheme + " = ") << to_text(grid) << " on " << grid.ranks() << " ranks\n\n"
-            << lines_text(grid) << steps_text(grid, problem, flags.rank.value_or(0)) << "\n"
+  std::cout << lines_text(grid) << steps_text(grid, problem, flags.rank.value_or(0)) << "\n"
             << flags.shape.tokens << " tokens, " << flags.shape.heads << " heads (" << flags.shape.kv_heads()
             << " key/value), dim " << flags.shape.dim << ", " << flags.shape.dtype << "\n";
   std::cout << costs_text(grid, problem, cluster);

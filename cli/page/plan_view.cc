@@ -1,5 +1,6 @@
 // Plans from files for the page. What a file says of itself is looked at: the page trusts what it is given.
 #include <algorithm>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 
@@ -34,16 +35,22 @@ void check_pass(const json& pass, size_t ranks, bool& proved) {
   } catch (const UserError&) {
     proved = false;  // it is shown all the same, and the page says what is wrong with it
   }
+  std::map<std::string, std::vector<int64_t>> sent;  // by kind and in all, of each rank
+  for (const char* kind : {"total", "p2p", "gather", "merge", "all_to_all"}) sent[kind].resize(ranks);
   for (const json& message : pass.at("messages")) {
     const auto step = message.at(0).get<size_t>(), from = message.at(1).get<size_t>(), to = message.at(2).get<size_t>();
     need(from < ranks && to < ranks && step < plan.ranks[from].size(),
          "a message is between ranks or of a step that there are not");
-    message.at(3).get<std::string>();
-    message.at(4).get<int64_t>();
+    const auto kind = sent.find(message.at(3).get<std::string>());
+    need(kind != sent.end(), "a message is of a kind that there is not");
+    kind->second[from] += message.at(4).get<int64_t>();
+    sent["total"][from] += message.at(4).get<int64_t>();
   }
+  for (const auto& [kind, of] : sent)
+    need(pass.at("volume").at(kind).get<int64_t>() == *std::ranges::max_element(of),
+         cat("its messages are not of as many bytes as its volume says (", kind, ")"));
   need_rows(pass.at("held_bytes"), ranks, "held_bytes", [&](size_t rank) { return plan.ranks[rank].size() + 1; });
-  for (const char* name : {"volume", "ring_volume"})
-    for (const char* kind : {"total", "p2p", "gather", "merge", "all_to_all"}) pass.at(name).at(kind).get<int64_t>();
+  for (const auto& [kind, of] : sent) pass.at("ring_volume").at(kind).get<int64_t>();
   for (const char* name : {"peak_bytes", "ring_peak_bytes"}) pass.at(name).get<int64_t>();
 }
 

@@ -12,14 +12,12 @@ std::string plan_json(const AttentionOptions& options, const AttentionShape& sha
   const PreparedAttention checked(options, shape, 0, options.grid.ranks());
   const Problem& problem = checked.how(PreparedAttention::Use::forward).problem;
   const Grid& grid = options.grid;
-  const std::string scheme = scheme_of(grid);
   nlohmann::json json = {
       {"grid", to_text(grid)},
-      {"scheme", scheme},
+      {"scheme", scheme_of(grid)},
       {"ranks", grid.ranks()},
       {"backward", to_text(backward_pass(options, problem))},
-      {"text", cat(scheme.empty() ? "" : scheme + " = ", to_text(grid), " on ", grid.ranks(), " ranks\n\n",
-                   lines_text(grid), steps_text(grid, problem, 0), "\n", costs_text(grid, problem))}};
+      {"text", cat(lines_text(grid), steps_text(grid, problem, 0), "\n", costs_text(grid, problem))}};
   for (Pass pass : kPasses) json["passes"].push_back(cost_json(grid, pass, problem));
   return json.dump();
 }

@@ -210,6 +210,11 @@ std::string scheme_of(const Grid& grid) {
   return "";
 }
 
+std::string name_of(const Grid& grid) {
+  const std::string scheme = scheme_of(grid);
+  return scheme.empty() ? to_text(grid) : scheme;
+}
+
 std::vector<Grid> every_grid(int ranks) {
   std::vector<Grid> all;
   for (int heads : divisors(ranks))

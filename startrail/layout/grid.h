@@ -44,6 +44,8 @@ std::string to_text(Axis axis);
 
 // The name of the known scheme a grid is, or "" for one without a name.
 std::string scheme_of(const Grid& grid);
+// What to call a grid: its scheme, or the full form where it has no name.
+std::string name_of(const Grid& grid);
 
 // Every factorisation of `ranks`, in the usual order of axes.
 std::vector<Grid> every_grid(int ranks);

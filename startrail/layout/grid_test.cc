@@ -117,6 +117,7 @@ TEST(Grid, SchemeNamesReadBack) {
   for (int ranks = 1; ranks <= 24; ++ranks)
     for (const Grid& grid : every_grid(ranks)) {
       const std::string name = scheme_of(grid);
+      EXPECT_EQ(name_of(grid), name.empty() ? to_text(grid) : name);
       if (name.empty()) continue;
       EXPECT_EQ(parse_grid(name, ranks), grid) << name << " on " << ranks;
       if (ranks == 16) names.insert(name);

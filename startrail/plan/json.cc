@@ -201,7 +201,6 @@ Plan plan_from_json(const json& json) try {
 }
 
 json plan_json(const Grid& grid, const Problem& problem, const PlanSubject& subject) {
-  const std::string scheme = scheme_of(grid);
   json told = {{"tokens", problem.queries.total_tokens()},
                {"key_tokens", problem.keys.total_tokens()},
                {"batch", problem.batch},
@@ -220,7 +219,7 @@ json plan_json(const Grid& grid, const Problem& problem, const PlanSubject& subj
   json all = {{"format", kPlanFormat},
               {"kind", "plan"},
               {"version", kVersion},
-              {"name", scheme.empty() ? to_text(grid) : scheme},
+              {"name", name_of(grid)},
               {"grid", to_text(grid)},
               {"ranks", grid.ranks()},
               {"axes", std::move(axes)},

@@ -47,7 +47,8 @@ std::vector<std::vector<int>> lines_along(const Grid& grid, Axis axis) {
 }
 
 std::string lines_text(const Grid& grid) {
-  std::string text;
+  const std::string scheme = scheme_of(grid);
+  std::string text = cat(scheme.empty() ? "" : scheme + " = ", to_text(grid), " on ", grid.ranks(), " ranks\n\n");
   const auto rings = lines_along(grid, Axis::ring);
   if (grid.ring > 1) {
     text += cat(rings.size(), rings.size() == 1 ? " ring" : " concentric rings", " of ", grid.ring,

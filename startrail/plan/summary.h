@@ -26,7 +26,7 @@ PassCost ring_cost(int ranks, Pass pass, const Problem& problem);
 
 // The distinct lines of the grid along one axis: its rings, teams, stripes or head groups.
 std::vector<std::vector<int>> lines_along(const Grid& grid, Axis axis);
-// All of them.
+// What the grid is called, and all of its lines.
 std::string lines_text(const Grid& grid);
 // The steps of one rank, forward and in the cheaper backward.
 std::string steps_text(const Grid& grid, const Problem& problem, int rank);

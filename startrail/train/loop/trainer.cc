@@ -364,14 +364,13 @@ class RankTrainer {
 nlohmann::json about_trace(const Training& training, const std::vector<StepReport>& steps, const World& world) {
   const TrainConfig& config = training.config;
   const Grid& grid = training.attention.grid;
-  const std::string scheme = scheme_of(grid);
   double seconds = 0, waiting = 0;
   for (const StepReport& step : steps) {
     seconds += step.seconds;
     waiting += step.seconds * step.wait_share;
   }
   return {{"source", "measured"},
-          {"name", cat(scheme.empty() ? to_text(grid) : scheme, " on ", plural(config.parallel.ranks, "rank"))},
+          {"name", cat(name_of(grid), " on ", plural(config.parallel.ranks, "rank"))},
           {"what", "training"},
           {"grid", to_text(grid)},
           {"ranks", config.parallel.ranks},
