@@ -25,7 +25,7 @@ namespace {
 using std::chrono::steady_clock;
 
 struct LaunchFlags {
-  int processes = 2, port = 0;
+  int processes = 4, port = 0;
   double grace = 5;
   std::string address = "127.0.0.1", prefix;
   bool label = false;
@@ -257,7 +257,8 @@ void add_launch(CLI::App& app) {
   command->add_flag("--label", flags->label, "Put the rank before each line of output");
   command
       ->add_option("--prefix", flags->prefix,
-                   "A command to put before each process's, {rank} being its number: 'ip netns exec st-{rank}'")
+                   "A command to put before each process's, {rank} being its number: 'ip netns exec st-{rank}'; "
+                   "its words end at blanks, quotes have no meaning")
       ->type_name("COMMAND");
   command
       ->add_option("--grace", flags->grace,

@@ -50,6 +50,7 @@ std::string read_prompt(std::istream& in, const std::string& name) {
 
 std::vector<std::string> read_prompts(const SampleFlags& flags) {
   std::vector<std::string> prompts;
+  if (std::ranges::count(flags.prompts, "-") > 1) throw UserError("--prompt - takes all of stdin: give it once");
   for (const std::string& prompt : flags.prompts)
     prompts.push_back(prompt == "-" ? read_prompt(std::cin, "stdin") : prompt);
   for (const std::string& name : flags.prompt_files) {

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <fstream>
 #include <iostream>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "cli/command.h"
@@ -54,16 +55,34 @@ json make_view(const ShowFlags& flags, const std::string& grid) {
 }
 
 // Deep nesting would end the program, and nothing of ours has it.
-json read_shallow(const fs::path& file) {
+bool is_shallow(std::string_view text) {
   constexpr int kMostDepth = 32;
-  const auto shallow = [&](int depth, json::parse_event_t, json&) {
-    if (depth > kMostDepth)
-      throw UserError(cat(file.string(), " is nested more deeply than anything startrail writes"));
-    return true;
-  };
-  std::ifstream in(file);
+  int depth = 0;
+  bool quoted = false;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const char letter = text[i];
+    if (quoted && letter == '\\')
+      ++i;
+    else if (letter == '"')
+      quoted = !quoted;
+    else if (!quoted && (letter == '[' || letter == '{') && ++depth > kMostDepth)
+      return false;
+    else if (!quoted && (letter == ']' || letter == '}'))
+      --depth;
+  }
+  return true;
+}
+
+json read_shallow(const fs::path& file) {
+  std::ifstream in(file, std::ios::binary);
   if (!in) throw_file_error(file.string(), "cannot be read", errno);
-  return json::parse(in, shallow, /*allow_exceptions=*/false);
+  const std::string text{std::istreambuf_iterator<char>(in), {}};
+  if (!is_shallow(text)) throw UserError(cat(file.string(), " is nested more deeply than anything startrail writes"));
+  json content = json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (content.is_discarded())
+    throw UserError(cat(file.string(), " is no whole JSON: it was cut short, or is something else; startrail shows ",
+                        "plans (startrail plan --json), traces (train or attend --profile) and runs' folders"));
+  return content;
 }
 
 void add_file(Shown& shown, const fs::path& file) {
@@ -89,21 +108,35 @@ Shown gather(const ShowFlags& flags, bool from_flags) {
       shown.runs.push_back(run_view(fs::absolute(input).parent_path()));
     else
       add_file(shown, input);
-    std::error_code none;
-    if (fs::equivalent(input, flags.out, none))
-      throw UserError(cat("--out ", flags.out, " would write over what is shown"));
   }
   if (from_flags) shown.plans.push_back(make_view(flags, flags.shape.grid));
   for (const std::string& grid : flags.compare) shown.plans.push_back(make_view(flags, grid));
   return shown;
 }
 
+// Things of one name are told apart by their files.
+void tell_apart(json& list, const char* where) {
+  std::map<std::string, int> names;
+  for (const json& one : list) ++names[one.value("name", "")];
+  for (json& one : list)
+    if (names[one.value("name", "")] > 1 && one.contains(where))
+      one["name"] = cat(one.value("name", ""), " (", one[where].get<std::string>(), ")");
+}
+
+// A page may take the place of a page, and of nothing else: not of a run's record, which is a line too far away.
+void check_replaces(const std::string& out) {
+  std::ifstream in(out, std::ios::binary);
+  char start[2] = {};
+  if (fs::is_regular_file(out) && in.read(start, 2) && std::string_view(start, 2) != "<!")
+    throw UserError(cat("--out ", out, " exists and is no page: give another name, or remove it first"));
+}
+
 void print_curves(const Shown& shown) {
   if (!shown.plans.empty() || !shown.traces.empty())
     throw UserError("--text draws the losses of runs: give folders of runs only; startrail plan prints a plan");
   for (const json& run : shown.runs)
-    std::cout << printable(run["name"].get<std::string>()) << " (" << run["folder"].get<std::string>() << "): loss, "
-              << printable(run["loss_unit"].get<std::string>()) << "; o: validation\n\n"
+    std::cout << printable(run["name"].get<std::string>()) << " (" << printable(run["folder"].get<std::string>())
+              << "): loss, " << printable(run["loss_unit"].get<std::string>()) << "; o: validation\n\n"
               << draw_losses(run, std::min<size_t>(shows_live(std::cout) ? live_columns() : 80, 120)) << "\n";
 }
 
@@ -128,12 +161,15 @@ void open_page(const std::string& file) {
 void run(const ShowFlags& flags, bool from_flags) {
   refuse_many("show");
   Shown shown = gather(flags, from_flags);
+  for (json* list : {&shown.plans, &shown.traces}) tell_apart(*list, "file");
+  tell_apart(shown.runs, "folder");
   if (flags.text) return print_curves(shown);
   const auto count = [](const json& list, const char* one) { return plural(static_cast<int64_t>(list.size()), one); };
   const std::string what =
       cat(count(shown.plans, "plan"), ", ", count(shown.traces, "trace"), ", ", count(shown.runs, "run"));
   const std::string title = flags.title.empty() ? title_of(shown) : flags.title;
   check_writable(flags.out, "--out");
+  check_replaces(flags.out);
   const std::string page = make_page(
       {{"plans", std::move(shown.plans)}, {"traces", std::move(shown.traces)}, {"runs", std::move(shown.runs)}}, title);
   advise_on_room("make room, or give --out another place", [&] { write_text(flags.out, page); });

@@ -37,6 +37,7 @@ constexpr double kKillSeconds = 25;  // launchers kill a process 30 s after they
 std::atomic<int> interrupts = 0;
 std::atomic<double> interrupted_at = 0;  // seconds of the monotonic clock
 std::atomic<bool> trained = false;       // all is saved and said
+std::atomic<bool> saved = false;         // there is a checkpoint of this run
 std::atomic<bool> alone = true;          // the ranks are threads of this process
 std::atomic<bool> speaks = true;
 std::atomic<int64_t> first_step = 0, steps_done = 0;
@@ -89,13 +90,13 @@ std::optional<std::string> out_of_time() {
   if (interrupts == 0 || trained || clock_seconds(CLOCK_MONOTONIC) - interrupted_at < kKillSeconds) return std::nullopt;
   return cat("stopped without saving: the step and its checkpoint took longer than the ", kKillSeconds,
              " s before a launcher kills; ",
-             save_seconds > 0 || first_step > 0 ? "the last complete checkpoint is whole, go on from it with --resume"
-                                                : "there was no checkpoint yet, see run.save_every");
+             saved || first_step > 0 ? "the last complete checkpoint is whole, go on from it with --resume"
+                                     : "there was no checkpoint yet, see run.save_every");
 }
 
 void watch_interrupts(ProcessWorld* processes, int64_t from_step) {
   interrupts = 0;  // as in a new process, also in one that trained before
-  trained = false;
+  trained = saved = false;
   steps_done = first_step = from_step;
   step_seconds = save_seconds = 0;
   alone = !processes;
@@ -203,9 +204,10 @@ void run(TrainFlags& flags) {
   std::optional<KeptSample> sample;
   training.observer.on_checkpoint = [&](const fs::path& checkpoint) {
     sample.reset();
+    saved = true;
     if (!config.run.samples || interrupts > 0) return;
     try {
-      sample = keep_sample(job, checkpoint);
+      sample = keep_sample(job, checkpoint, training.observer.stop);
     } catch (const std::exception& error) {  // the run itself goes well
       std::cerr << "startrail: warning: no sample was kept of " << checkpoint.filename().string() << ": "
                 << error.what() << "\n";

@@ -95,6 +95,7 @@ ProcessWorld* CommFlags::open() const {
   // A shell in a step of one task, say: ranks are threads there.
   if (comm == "auto" && launched->size == 1 && !launched->served) {
     say_note(*launched);
+    std::cerr << "startrail: " << launched->launcher << " started one process: ranks are its threads\n";
     return nullptr;
   }
   // libtorch's sockets warn of names that nobody needs.

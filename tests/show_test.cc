@@ -68,7 +68,10 @@ TEST_F(Show, HasThePlansOfTheCommand) {
 
 TEST_F(Show, TakesPlansFromFiles) {
   const std::string plan = run_command("plan --ranks 4 --grid ring --check --json").text;
-  EXPECT_TRUE(shown(folder_.write("plan.json", plan))["plans"][0] == json::parse(plan));
+  json view = shown(folder_.write("plan.json", plan))["plans"][0];
+  EXPECT_EQ(view["file"], "plan.json");
+  view.erase("file");
+  EXPECT_TRUE(view == json::parse(plan));
   fs::remove(page_);
   expect_refused(folder_.write("one.json", run_command("plan --ranks 4 --rank 1 --json").text), "leave out --rank");
   json other = json::parse(plan);
@@ -122,6 +125,27 @@ TEST_F(Show, IsOneSmallFileThatAsksNothingOfTheNetwork) {
   EXPECT_NE(page.find("default-src 'none'; script-src 'sha256-"), std::string::npos);
   for (const char* place : {"{{", "/*STYLE*/", "/*SCRIPT*/", "/*DATA*/"})
     EXPECT_EQ(page.find(place), std::string::npos) << place << " was not filled";
+}
+
+TEST_F(Show, SaysWhatOfARecordIsNoRow) {
+  folder_.write("run/metrics.jsonl",
+                "{\"step\":1,\"loss\":2}\ngarbage\n\n{\"step\":2,\"loss\":NaN}\n{\"step\":3,\"loss\": -Infinity}\n"
+                "{\"step\":4,\"lo");
+  const json run = shown(folder_.path("run"))["runs"][0];
+  EXPECT_EQ(run["step"], (json{1, 2, 3}));
+  EXPECT_EQ(run["loss"], (json{2, nullptr, nullptr})) << "gaps, not points that are joined";
+  EXPECT_EQ(run["unread"], 1);
+  folder_.write("run/metrics.jsonl", "garbage\nmore\n");
+  fs::remove(page_);
+  expect_refused(folder_.path("run"), "none of its lines is a row with a step");
+}
+
+TEST_F(Show, TellsThingsOfOneNameApart) {
+  for (const char* name : {"a", "b"})
+    folder_.write(cat(name, "/metrics.jsonl"), "{\"step\":0,\"kind\":\"run\",\"name\":\"same\"}\n");
+  const json runs = shown(cat(folder_.path("a"), " ", folder_.path("b")))["runs"];
+  EXPECT_EQ(runs[0]["name"], cat("same (", folder_.path("a"), ")"));
+  EXPECT_EQ(runs[1]["name"], cat("same (", folder_.path("b"), ")"));
 }
 
 TEST_F(Show, TextsStayTexts) {
@@ -338,7 +362,7 @@ TEST_F(Show, DrawsLossesInTheTerminal) {
 TEST_F(Show, RefusesWhatItCannotShow) {
   expect_refused(folder_.path("nothing"), "does not exist");
   expect_refused(folder_.write("list.json", "[]"), "neither a plan");
-  expect_refused(folder_.write("broken.json", "{\"traceEvents\": ["), "neither a plan");
+  expect_refused(folder_.write("broken.json", "{\"traceEvents\": ["), "is no whole JSON");
   expect_refused(folder_.write("foreign.json", "{\"traceEvents\": []}"), "not one that this startrail wrote");
   expect_refused(folder_.write("half.json", R"({"otherData":{"kind":"trace","format":1},"traceEvents":[{"ph":"X"}]})"),
                  "no whole trace");
@@ -356,6 +380,14 @@ TEST_F(Show, RefusesWhatItCannotShow) {
   const std::string own = folder_.write("own.json", run_command("plan --ranks 2 --grid ring --json").text);
   EXPECT_EQ(run_command(cat("show ", own, " --out ", own)).code, 2) << "would write over what it shows";
   EXPECT_EQ(json::parse(text_of(own))["ranks"], 2);
+  // Nor anything else that is no page, such as the record of the run that is shown.
+  const std::string record = folder_.write("run/metrics.jsonl", "{\"step\":1,\"loss\":2}\n");
+  const Ended over = run_command(cat("show ", folder_.path("run"), " --out ", record));
+  EXPECT_EQ(over.code, 2);
+  EXPECT_NE(over.text.find("exists and is no page"), std::string::npos) << over.text;
+  EXPECT_EQ(text_of(record), "{\"step\":1,\"loss\":2}\n");
+  EXPECT_EQ(run_command(cat("show ", folder_.path("run"), " -o ", folder_.path("again.html"))).code, 0);
+  EXPECT_EQ(run_command(cat("show ", folder_.path("run"), " -o ", folder_.path("again.html"))).code, 0) << "of a page";
   expect_refused("--ranks 16 --grid startrail:3", "startrail:3");
   EXPECT_EQ(run_command("show --ranks 2 --grid ring --out /no/such/page.html").code, 2);
   const Ended help = run_command("show");

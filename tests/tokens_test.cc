@@ -57,6 +57,8 @@ TEST_F(Tokens, ALargeVocabularyGoesFromTextToTransformers) {
     EXPECT_EQ(rest["losses"][i], whole["losses"][3 + i]);
   }
   EXPECT_LT(whole["losses"][5], whole["losses"][0]);
+  EXPECT_NE(refusal(cat("train --resume ", run_folder, " ", tokenizer)).find("leave out --tokenizer"),
+            std::string::npos);
   EXPECT_EQ(json::parse(std::ifstream(run_folder + "/tokens/tokens.json"))["type"], "uint32");
   EXPECT_EQ(json::parse(std::ifstream(find_checkpoint(run_folder) / "config.json"))["vocab_size"], 128'256);
 
@@ -83,6 +85,10 @@ TEST_F(Tokens, ALargeVocabularyGoesFromTextToTransformers) {
   folder_.write("other/tokenizer.json", "{}");
   for (const std::string& command : {tuning, cat("evaluate --checkpoint ", out, " --data ", folder_.path("other"))})
     EXPECT_NE(refusal(command).find("were made with another tokenizer than that of " + out), std::string::npos);
+  const std::string early = cat("train --from ", out, " --tokenizer ", folder_.path("other"),
+                                " --set data.path=", folder_.path("text"), " --set run.folder=", folder_.path("early"));
+  EXPECT_NE(refusal(early).find("is another tokenizer than that of " + out), std::string::npos);
+  EXPECT_FALSE(fs::exists(folder_.path("early"))) << "said before the text is tokenized";
   fs::copy_file(folder_.path("tokenizer/tokenizer.json"), folder_.path("other/tokenizer.json"),
                 fs::copy_options::overwrite_existing);
   run(tuning);

@@ -38,6 +38,10 @@ const badge = (text, kind) => h('span', {class: 'badge ' + (kind || text)}, text
 const note = (...children) => h('p', {class: 'note'}, ...children);
 const legend = (...children) => h('p', {class: 'note legend'}, ...children);
 
+// What may be wider than the window, within a frame of its own that keys can move too.
+const scroller = (name, ...children) =>
+  h('div', {class: 'scroll', tabindex: 0, role: 'region', 'aria-label': name}, ...children);
+
 // A named choice; `on` gets the index of what was chosen.
 function pick(label, options, value, on) {
   const choices = options.map((text, i) => h('option', {value: i, selected: i === value}, text));
@@ -153,7 +157,7 @@ function hover(element, text) {
 }
 
 Object.assign(startrail, {
-  fail, h, s, button, badge, note, legend, pick, key, number_cell, header_row,
+  fail, h, s, button, badge, note, legend, pick, key, number_cell, header_row, scroller,
   sum, least, most, clamp, number, bytes, ratio, count, plural, three, percent, time, ticks,
   css, palette, surface, pointer, tip, hover,
   redraws: [],  // what to call when the width or the theme changes

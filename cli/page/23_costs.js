@@ -3,7 +3,7 @@
 // its messages.
 (function (startrail) {
 'use strict';
-const {h, s, key, number_cell, header_row, legend, bytes, ratio, count, most, ticks, number, hover} = startrail;
+const {h, s, key, number_cell, header_row, scroller, legend, bytes, ratio, count, most, ticks, number, hover} = startrail;
 const {KINDS, step_text} = startrail;
 
 const is_ring = plan => plan.axes.ring === plan.ranks && plan.ranks > 1;
@@ -65,7 +65,7 @@ function cost_table(main, rival, same) {
     row(columns, 'peak memory of blocks, at most', 'peak_bytes', c => c.peak, bars),
   ];
   return [
-    h('div', {class: 'scroll'}, h('table', {}, head, h('tbody', {}, rows))),
+    scroller('what it costs', h('table', {}, head, h('tbody', {}, rows))),
     legend(used.map(kind => key(`var(--${kind})`, kind)),
       'Ring Attention is in the backward that is cheaper for it. ',
       'Memory: blocks only, with every chunk as long as the longest; what the kernel makes for itself comes on top.'),

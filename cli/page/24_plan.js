@@ -103,6 +103,9 @@ function problem_text(plan) {
   ];
   return parts.filter(Boolean).join(', ') + '.';
 }
+// The rival's map has the same scale, so that the two can be compared.
+const busiest_text = (link, scale) =>
+  `: ${bytes(link)} over the busiest link` + (link < scale ? `; darkest would be ${bytes(scale)}` : '');
 function lead_text(plan, pass, rival, beside) {
   const name = rival ? rival.name : 'ring', volume = rival ? beside.volume.total : pass.ring_volume.total;
   const peak = rival ? beside.peak_bytes : pass.ring_peak_bytes;
@@ -165,7 +168,7 @@ function show_plans(place, plan, rival, choose) {
     const scale = Math.max(...panels.map(panel => panel.view.traffic.link)) || 1;
     links = panels.map(panel => make_links(panel.plan, panel.view.traffic, scale));
     maps.replaceChildren(...panels.map((panel, i) => h('div', {}, links[i].canvas, note(
-      panel.plan.name + (panel.view.traffic.link ? `: darkest = ${bytes(scale)} over one link` : ': nothing is sent') +
+      panel.plan.name + (panel.view.traffic.link ? busiest_text(panel.view.traffic.link, scale) : ': nothing is sent') +
       (panel.plan.nodes ? '; outlined: inside a node' : '')))));
     list_steps();
     go(Math.max(0, main.view.beats.findIndex(one => one.tiles.length)));

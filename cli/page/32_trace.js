@@ -4,7 +4,7 @@
 'use strict';
 const {h, button, badge, note, legend, pick, key, number_cell, header_row, clamp, bytes, percent, time} = startrail;
 const {ticks, plural, sum, number, css, surface, pointer, tip, read_trace, first_after, span_at} = startrail;
-const {span_text, paint_lanes, heading_height} = startrail;
+const {scroller, span_text, paint_lanes, heading_height} = startrail;
 
 const SMALLEST_US = 1;  // the shortest time that fills the window
 const ARROWS = ['chosen', 'all', 'none'];
@@ -38,21 +38,22 @@ function share_row(made, longest) {
   const apart = number(own) && Math.abs(own - exposed) > .01;
   return h('tr', {}, h('th', {scope: 'row'}, trace.name, badge(trace.source)),
     number_cell(time(mean.total), 'total_us', mean.total),
-    PARTS.map(([name]) => number_cell(time(mean[name]), name + '_us', mean[name])),
     number_cell((100 * exposed).toFixed(1) + '%', 'exposed', exposed),
     h('td', {class: 'number', 'data-name': 'wait_share', 'data-value': own},
       number(own) ? (100 * own).toFixed(1) + '%' : '–', apart ? badge('differs', 'wrong') : null),
+    PARTS.map(([name]) => number_cell(time(mean[name]), name + '_us', mean[name])),
     h('td', {class: 'wide', 'aria-hidden': 'true'}, share_bar(made, longest)));
 }
 function share_table(shown) {
   const longest = Math.max(...shown.map(made => made.mean.total)) || 1;
   const parts = PARTS.map(part => part[1]);
-  const head = header_row(['mean of the ranks', 'a rank’s steps', ...parts, 'exposed', 'the run’s count']);
+  const head = header_row(['mean of the ranks', 'a rank’s steps', 'exposed', 'the run’s count', ...parts]);
   head.firstChild.append(h('th', {class: 'wide', 'aria-hidden': 'true'}));
   return [
-    h('div', {class: 'scroll'}, h('table', {}, head, h('tbody', {}, shown.map(made => share_row(made, longest))))),
+    scroller('where the time went', h('table', {}, head, h('tbody', {}, shown.map(made => share_row(made, longest))))),
     note('Attention and communication steps without the waits and turns inside them. Exposed: waiting for data as a ',
-      'share of the steps, all ranks; beside it the share that the run itself counted over the same steps.'),
+      'share of the steps, all ranks; beside it the share that the run itself counted over the same steps, where it ',
+      'did. A trace takes from its first rank’s start to its last rank’s end.'),
     new Set(shown.map(made => made.trace.source)).size > 1
       ? note('The two are not of the same kind: compare shapes before lengths.') : null,
   ].filter(Boolean);

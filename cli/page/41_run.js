@@ -3,7 +3,7 @@
 (function (startrail) {
 'use strict';
 const {h, badge, note, pick, key, number_cell, header_row, sum, least, most, number, bytes, percent} = startrail;
-const {three, time, plural, HUES, AXES, make_chart} = startrail;
+const {three, time, plural, scroller, HUES, AXES, make_chart} = startrail;
 
 const PICTURE = /^data:image\/(png|jpeg);base64,/;  // what a browser draws and nothing that could run
 const LENGTHS = [0, 1, 2, 3, 5, 7, 10, 15, 20, 30, 50, 70, 100, 150, 200, 300, 500, 1000];  // half-lives of smoothing
@@ -34,7 +34,8 @@ function run_row(run, index, toggle) {
   const config = run.config || [], lines = config.map(([setting, value]) => `${setting} = ${value}`);
   const settings = config.length ? h('details', {}, h('summary', {class: 'note'}, plural(config.length, 'setting')),
     h('pre', {}, lines.join('\n'))) : null;
-  const about = [run.folder, run.version].filter(Boolean).join(' · ');
+  const unread = run.unread ? `${plural(run.unread, 'line')} of its record could not be read` : '';
+  const about = [run.folder, run.version, unread].filter(Boolean).join(' · ');
   const best = losses.length ? least(losses) : NaN, estimated = run.estimated_bytes;
   return h('tr', {}, h('th', {scope: 'row'}, name, about ? note(about) : null, settings),
     number_cell(run.step.at(-1) ?? '–', 'step', run.step.at(-1)),
@@ -52,7 +53,7 @@ function run_table(runs, toggle) {
     'waiting', 'memory', 'estimated', 'time']);
   const press = i => event => event.currentTarget.setAttribute('aria-pressed', toggle(i));
   const rows = runs.map((run, i) => run_row(run, i, press(i)));
-  return h('div', {class: 'card scroll'}, h('table', {}, head, h('tbody', {}, rows)));
+  return h('div', {class: 'card'}, scroller('the runs', h('table', {}, head, h('tbody', {}, rows))));
 }
 
 // ---- charts

@@ -4,6 +4,7 @@
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <regex>
 #include <sstream>
 
 #include "cli/page/page.h"
@@ -37,16 +38,28 @@ json digits(const json& value) {
 struct Record {
   json head = json::object();  // the newest; empty in records of old
   std::map<int64_t, json> steps, validations;
+  int64_t unread = 0;  // lines that are no rows
 };
+
+// Other writers than ours put down NaN and infinities, which JSON does not have.
+json parse_row(const std::string& line) {
+  json row = json::parse(line, nullptr, /*allow_exceptions=*/false);
+  if (!row.is_discarded()) return row;
+  static const std::regex no_number(R"((:\s*)(NaN|-?Infinity|-?nan|-?inf)\b)");
+  return json::parse(std::regex_replace(line, no_number, "$1null"), nullptr, /*allow_exceptions=*/false);
+}
 
 Record read_record(const fs::path& file) {
   std::ifstream in(file);
   if (!in) throw UserError(cat(file.string(), " cannot be read"));
   Record record;
   for (std::string line; std::getline(in, line);) {
-    json row = json::parse(line, nullptr, /*allow_exceptions=*/false);
-    // The last line may be half there: a run is writing it.
-    if (!row.is_object() || !row.contains("step") || !row["step"].is_number_integer()) continue;
+    if (line.empty()) continue;
+    json row = parse_row(line);
+    if (!row.is_object() || !row.contains("step") || !row["step"].is_number_integer()) {
+      if (!in.eof()) ++record.unread;  // the last line may be half there: a run is writing it
+      continue;
+    }
     const int64_t step = row["step"];
     json& place = row.value("kind", json()) == "run" ? record.head
                   : row.contains("validation")       ? record.validations[step]
@@ -118,6 +131,8 @@ json run_view(const fs::path& folder) {
   Record record = read_record(file);
   if (record.head.contains("format") && record.head["format"] != kMetricsFormat)
     throw UserError(cat(file.string(), " is in another form: this startrail reads form ", kMetricsFormat));
+  if (record.unread > 0 && record.steps.empty() && record.validations.empty() && record.head.empty())
+    throw UserError(cat(file.string(), " is no run's record: none of its lines is a row with a step"));
   add_sums(record.steps);
   const auto told = [&](const char* key) { return record.head.contains(key) ? record.head[key] : json(); };
   const std::string own = fs::weakly_canonical(folder).filename().string();
@@ -127,6 +142,7 @@ json run_view(const fs::path& folder) {
   };
   json view = {{"name", text("name", own)},
                {"folder", folder.string()},
+               {"unread", record.unread},
                {"version", told("version")},
                {"loss_unit", text("loss_unit", "nats a token")},
                {"estimated_bytes", told("estimated_bytes")},

@@ -1,6 +1,7 @@
 #include "python/operators/kept.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdlib>
 #include <functional>
 #include <limits>
@@ -117,6 +118,9 @@ AttentionOptions attention_options(const CallOptions& call, const AttentionShape
   if (!call.key_pieces.empty())
     options.key_listed = layout_of(call.layout, call.key_tokens, call.key_pieces, ranks).listed;
   options.mask = call.mask;
+  if (!std::isfinite(call.scale) || call.scale < 0)
+    throw UserError(
+        cat("scale ", call.scale, " is no factor of scores: give a positive number, or 0 for 1 / sqrt(dim)"));
   options.scale = call.scale;
   options.backward = parse_direction(call.backward);
   options.kernel = call.kernel;

@@ -46,6 +46,10 @@ class KeptGroup {
   // What this rank's tensors are is looked at before anything is sent.
   std::shared_ptr<const KeptCall> find(const CallOptions& call, const at::Tensor& q, const at::Tensor& k,
                                        const at::Tensor& v);
+  // The same of a call without a plan: what it is, and why this rank refuses it or "".
+  std::shared_ptr<const KeptCall> agree_on(const std::string& what, const std::string& refusal) {
+    return agree(what, what, refusal, nullptr);
+  }
   // How many queries and keys each rank holds: all ranks' queries, then all ranks' keys. All of them ask.
   std::vector<int64_t> lengths(int64_t queries, int64_t keys);
 

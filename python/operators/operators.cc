@@ -300,14 +300,13 @@ at::Tensor gather(const at::Tensor& mine, c10::string_view group, int64_t tokens
     Group& all = kept->group();
     const Layout held = layout_of(text_of(layout), tokens, pieces.vec(), all.size());
     const at::Tensor own = mine.contiguous();
-    if (own.dim() < 1 || own.size(0) != chunk_tokens(held, all.rank()))
-      throw UserError(cat("a tensor ", own.sizes(), " was given to gather on rank ", all.rank(), ", which holds ",
-                          chunk_tokens(held, all.rank()), " tokens"));
-    // Tensors of other types or widths are other calls: their messages must not meet.
-    const auto what = std::make_shared<std::string>(
-        cat("gather of ", tokens, " tokens, ", text_of(layout), ", ", own.scalar_type(), " of ", own.sizes().slice(1)));
-    const KeptCall call{nullptr, what, std::hash<std::string>{}(*what)};
-    return together(*kept, call, 0, [&] {
+    const bool fits = own.dim() > 0 && own.size(0) == chunk_tokens(held, all.rank());
+    const auto call = kept->agree_on(cat("gather of ", tokens, " tokens, ", text_of(layout), ", ", own.scalar_type(),
+                                         " of ", own.dim() > 0 ? own.sizes().slice(1) : own.sizes()),
+                                     fits ? ""
+                                          : cat("a tensor ", own.sizes(), " was given to gather on rank ", all.rank(),
+                                                ", which holds ", chunk_tokens(held, all.rank()), " tokens"));
+    return together(*kept, *call, 0, [&] {
       std::vector<int64_t> sizes = own.sizes().vec();
       sizes[0] = tokens;
       at::Tensor whole = at::empty(sizes, own.options());
@@ -317,8 +316,9 @@ at::Tensor gather(const at::Tensor& mine, c10::string_view group, int64_t tokens
         sizes[0] = chunk_tokens(held, rank);
         parts.push_back(rank == all.rank() ? own : at::empty(sizes, own.options()));
         if (rank == all.rank()) continue;
-        if (own.numel() > 0) posts.push_back({Post::Way::send, own, rank, 1 << 20, Traffic::gather});
-        if (parts[rank].numel() > 0) posts.push_back({Post::Way::receive, parts[rank], rank, 1 << 20, Traffic::gather});
+        if (own.numel() > 0) posts.push_back({Post::Way::send, own, rank, kGatherTag, Traffic::gather});
+        if (parts[rank].numel() > 0)
+          posts.push_back({Post::Way::receive, parts[rank], rank, kGatherTag, Traffic::gather});
       }
       all.channel().wait(all.channel().post(posts));
       for (int rank = 0; rank < all.size(); ++rank)

@@ -21,9 +21,13 @@ from ._attention import (
     attention,
     gather,
     group_name,
+    layout_arguments,
     positions,
     process_group,
 )
+from ._library import ops
+
+_IGNORED = -100  # what models of transformers leave out of their losses
 
 
 @dataclasses.dataclass(frozen=True)
@@ -128,11 +132,16 @@ def shard(batch: Mapping[str, Any], group: GroupLike = None, *, grid: str = GRID
         batch, documents = _pack(batch, mask)
         first = batch.get("input_ids", batch.get("inputs_embeds"))
         assert first is not None
+    if first.dim() < 2:
+        raise ValueError(f"input_ids {list(first.shape)} are no batch: give [batch, tokens]")
     tokens = int(first.shape[1])
+    if documents and batch.get("position_ids") is not None:
+        raise ValueError("documents= and position_ids both say where documents start: give one of them")
     documents = documents or _documents(batch, tokens)
     if documents and sum(documents) != tokens:
         raise ValueError(f"documents of {'+'.join(map(str, documents))} tokens do not add up to {tokens}")
     sequence = Sequence(tokens, group_name(group), grid, layout, tuple(lengths), pieces, tuple(documents), prefix, backward)
+    _check_all_hold_some(sequence)
     mine = sequence.positions().to(first.device)
     cut: dict[str, Any] = {}
     for key, value in batch.items():
@@ -150,6 +159,18 @@ def shard(batch: Mapping[str, Any], group: GroupLike = None, *, grid: str = GRID
     cut.update(_labels(batch, mine, documents or (tokens,), ignore_index, data_group))
     cut["startrail"] = sequence
     return cut
+
+
+def _check_all_hold_some(sequence: Sequence) -> None:
+    """Layers of transformers take no empty sequences; attention alone does."""
+    ranks = process_group(sequence.group).size()
+    layout = layout_arguments(sequence.layout, sequence.lengths, sequence.pieces)
+    if not sequence.lengths and not sequence.pieces and sequence.tokens >= 2 * ranks:
+        return  # every layout by rule gives each rank some
+    for rank in range(ranks):
+        if ops.positions(sequence.tokens, ranks, rank, *layout).numel() == 0:
+            raise ValueError(f"rank {rank} of {ranks} would hold none of {sequence.tokens} tokens, and layers beside attention "
+                             "cannot take none: give longer sequences, or fewer ranks")
 
 
 def _shifted(batch: Mapping[str, Any], documents: tuple[int, ...], ignore_index: int) -> torch.Tensor | None:
@@ -181,7 +202,8 @@ def _labels(batch: Mapping[str, Any], mine: torch.Tensor, documents: tuple[int, 
     shifted = _shifted(batch, documents, ignore_index)
     if shifted is None:
         return {}
-    count = shifted.ne(ignore_index).sum()
+    shifted = shifted.masked_fill(shifted == ignore_index, _IGNORED)
+    count = shifted.ne(_IGNORED).sum()
     if data_group is not None:
         dist.all_reduce(count, group=process_group(data_group))
     part = shifted.index_select(1, mine)
@@ -229,14 +251,24 @@ def context_parallel(mesh: GroupLike, *, buffers: list[torch.Tensor] | None = No
                              "the sequence that context_parallel has cut")
         return attention(query, key, value, sequence.options(is_causal, 0, scale), sequence.group)
 
+    true_heads = F.multi_head_attention_forward
+
+    def split_heads(*args: Any, need_weights: bool = True, **kwargs: Any) -> Any:
+        if need_weights:
+            raise ValueError("MultiheadAttention computes the weights it is to give back by itself, each rank those of its own "
+                             "tokens: give need_weights=False")
+        return true_heads(*args, need_weights=False, **kwargs)
+
     # torch's fused encoder layers attend without scaled_dot_product_attention, each rank to its own tokens.
     fused = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     F.scaled_dot_product_attention = split_attention
+    F.multi_head_attention_forward = split_heads
     try:
         yield sequence
     finally:
         F.scaled_dot_product_attention = true_attention
+        F.multi_head_attention_forward = true_heads
         torch.backends.mha.set_fastpath_enabled(fused)
         for one, before in zip(buffers, whole):
             if before is not None:

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import atexit
+import os
 import pathlib
 
 import torch
@@ -16,7 +17,14 @@ if _minor != TORCH:
 torch.ops.load_library(  # type: ignore[no-untyped-call]
     pathlib.Path(__file__).parent / "libstartrail_operators.so")
 ops = torch.ops.startrail
-atexit.register(ops.forget)  # the other ranks are told that this one ends
+
+
+def _forget(owner: int = os.getpid()) -> None:
+    if os.getpid() == owner:  # a forked child has none of the threads that are waited for
+        ops.forget()
+
+
+atexit.register(_forget)  # the other ranks are told that this one ends
 
 version: str = ops.version()
 

@@ -127,8 +127,10 @@ class Trainer(transformers.Trainer):
             raise ValueError(f"{type(model).__name__} is no model of the next token: its loss needs whole sequences")
         if self.args.parallelism_config is not None:
             raise ValueError("parallelism_config would split sequences a second time: leave it out")
-        if self.label_smoother is not None or self.compute_metrics is not None:
-            raise ValueError("label smoothing and compute_metrics need whole sequences: leave them out")
+        if self.label_smoother is not None or self.compute_metrics is not None or self.compute_loss_func is not None:
+            raise ValueError("label smoothing, compute_metrics and compute_loss_func need whole sequences: leave them out")
+        if not self.args.average_tokens_across_devices:
+            raise ValueError("average_tokens_across_devices=False would weigh each rank's tokens differently: leave it True")
 
     def _loader(self, dataset: Dataset[Any], batch: int, shuffle: bool) -> DataLoader[Any]:
         if isinstance(dataset, IterableDataset):

@@ -79,11 +79,11 @@ RankReport unpack(const std::vector<double>& numbers) {
 
 // Rank 0 gets everyone's piece of each tensor and puts it in its place; the others get nothing.
 Answer join_answer(const Answer& mine, const Sample& sample, const Layout& queries, const Layout& keys, Group& group) {
-  constexpr int kTag = (1 << 20) + 3;
   const at::NoGradGuard no_grad;
   const auto join_tensor = [&](const at::Tensor& own, const at::Tensor& like, const Layout& layout) {
     if (group.rank() != 0) {
-      if (own.numel() > 0) group.channel().wait(group.channel().post({{Post::Way::send, own.contiguous(), 0, kTag}}));
+      if (own.numel() > 0)
+        group.channel().wait(group.channel().post({{Post::Way::send, own.contiguous(), 0, kAnswerTag}}));
       return at::Tensor();
     }
     at::Tensor whole = at::zeros_like(like);
@@ -94,7 +94,8 @@ Answer join_answer(const Answer& mine, const Sample& sample, const Layout& queri
         auto sizes = like.sizes().vec();
         sizes[2] = places.numel();
         piece = at::empty(sizes, like.options());
-        if (piece.numel() > 0) group.channel().wait(group.channel().post({{Post::Way::receive, piece, rank, kTag}}));
+        if (piece.numel() > 0)
+          group.channel().wait(group.channel().post({{Post::Way::receive, piece, rank, kAnswerTag}}));
       }
       whole.index_copy_(2, places, piece);
     }

@@ -47,6 +47,8 @@ def refusals():
     found.append(raised(lambda: st.attention(q, q.int() if rank == 0 else q, q, options(scale=0.3))))
     whole = torch.ones(1, 4, TOKENS, 16)
     found.append(raised(lambda: st.attention(whole, whole, whole, options(scale=0.4))))
+    mine = torch.ones(len(st.positions(TOKENS)) - (rank == 3), 2)
+    found.append(raised(lambda: st.gather(mine, TOKENS, dim=0)))
     call()  # all is well again
     return found
 

@@ -119,6 +119,11 @@ def refusals():
         "mask of pairs": lambda: st.shard(dict(batch, attention_mask=torch.ones(2, 1, TOKENS, TOKENS))),
         "padding and documents": lambda: st.shard(dict(batch, attention_mask=mask), documents=(50, 47)),
         "documents": lambda: st.shard(batch, documents=(50, 46)),
+        "documents twice": lambda: st.shard(dict(batch, position_ids=torch.arange(TOKENS).expand(2, -1)), documents=(50, 47)),
+        "flat": lambda: st.shard(dict(input_ids=batch["input_ids"][0])),
+        "few tokens": lambda: st.shard(dict(input_ids=batch["input_ids"][:, :3])),
+        "an empty rank": lambda: st.shard(batch, lengths=(50, 0, 40, 7)),
+        "scale": lambda: st.attention(q, q, q, st.AttentionOptions(tokens=TOKENS, scale=-1.0)),
         "no input": lambda: st.shard(dict(labels=batch["labels"])),
         "hole": lambda: st.shard(dict(batch, attention_mask=torch.ones(2, TOKENS).index_fill(1, torch.tensor([5]), 0))),
         "jump": lambda: st.shard(dict(batch, position_ids=torch.arange(TOKENS).remainder(50).expand(2, -1))),
@@ -186,6 +191,13 @@ def _of_functions(q):
 
     bodies["context mask"] = lambda: inside(attn_mask=torch.ones(1, 1))
     bodies["context dropout"] = lambda: inside(dropout_p=0.1)
+
+    def weights():
+        x = torch.zeros(1, TOKENS, 8)
+        with st.context_parallel(None, buffers=[x], buffer_seq_dims=[1]):
+            torch.nn.MultiheadAttention(8, 2, batch_first=True)(x, x, x)
+
+    bodies["context weights"] = weights
     enter = lambda buffers, **more: st.context_parallel(
         None, buffers=buffers, buffer_seq_dims=[1] * len(buffers), **more).__enter__()
     x = torch.zeros(1, TOKENS, 8)
@@ -251,6 +263,16 @@ def context_parallel():
     expect("loss", abs(total.item() - loss.item()) / loss.item(), 1e-6)
     expect("context_parallel of torch's encoder layer", _encoder_layer(), 5e-6)
     return expect("context_parallel", worst([(have, want)]), 5e-6)
+
+
+def ignored_labels():
+    """Those of a batch's own number are those that models leave out."""
+    batch = make_batch()
+    other = dict(batch, labels=batch["labels"].masked_fill(batch["labels"] == -100, 7))
+    want, have = st.shard(batch), st.shard(other, ignore_index=7)
+    kept = want["labels"] != 7  # tokens that are 7 count in the first only
+    assert torch.equal(have["labels"][kept], want["labels"][kept]) and (have["labels"][~kept] == -100).all()
+    assert have["num_items_in_batch"] <= want["num_items_in_batch"]
 
 
 def _encoder_layer():

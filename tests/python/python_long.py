@@ -45,7 +45,9 @@ class Models(unittest.TestCase):
             "softcap": "softcap is not computed", "sinks": "s_aux is not computed", "not compared": "type gemma were not",
             "cache": "use_cache=False", "mask of pairs": "is no mask of tokens",
             "padding and documents": "give one of them", "documents": "do not add up", "no input": "neither input_ids",
-            "hole": "in the middle of a row", "jump": "position_ids jump", "flat positions": "position_ids [97] do not fit",
+            "documents twice": "both say where", "flat": "are no batch", "few tokens": "rank 3 of 4 would hold none of 3",
+            "an empty rank": "rank 1 of 4 would hold none", "scale": "no factor of scores",
+            "context weights": "need_weights=False", "hole": "in the middle of a row", "jump": "position_ids jump", "flat positions": "position_ids [97] do not fit",
             "no tokens": "cu_seq_lens_q [3] has no", "keys alone": "give key_tokens too", "layout and lengths": "leave out",
             "forward mode": "no forward-mode derivative", "no ranks": "0 ranks cannot be planned",
             "gather": "has no gradient", "vmap": "cannot be transformed", "func.grad": "cannot be transformed",
@@ -63,6 +65,7 @@ class Models(unittest.TestCase):
 
     def test_autocast_and_context_parallel(self):
         ranks.run("more_checks", "autocast")
+        ranks.run("more_checks", "ignored_labels")
         show("context_parallel", ranks.run("more_checks", "context_parallel")[0])
 
     def test_data_parallel(self):

@@ -81,7 +81,6 @@ void Channel::wait(const std::vector<Pending>& all) {
 }
 
 std::vector<at::Tensor> Channel::all_gather(const at::Tensor& mine) {
-  constexpr int kTag = 1 << 20;  // above every step's
   const at::Tensor own = mine.contiguous();
   const int size = static_cast<int>(members_.size());
   const int rank =
@@ -91,8 +90,8 @@ std::vector<at::Tensor> Channel::all_gather(const at::Tensor& mine) {
   for (int peer = 0; peer < size; ++peer) {
     all[peer] = peer == rank ? own : at::empty_like(own);
     if (peer == rank || own.numel() == 0) continue;
-    batch.push_back({Post::Way::send, own, peer, kTag, Traffic::gather});
-    batch.push_back({Post::Way::receive, all[peer], peer, kTag, Traffic::gather});
+    batch.push_back({Post::Way::send, own, peer, kGatherTag, Traffic::gather});
+    batch.push_back({Post::Way::receive, all[peer], peer, kGatherTag, Traffic::gather});
   }
   wait(post(batch));
   return all;

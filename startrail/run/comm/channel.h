@@ -35,6 +35,9 @@ struct Pending {
   int64_t number = 0;     // of those from its peer with its tag, for the trace
 };
 
+// Tags of messages that are no step's, which are below the first of these; all are below a channel's mark.
+enum SpecialTag : int { kGatherTag = 1 << 9, kGradientTag, kWeightTag, kAnswerTag, kClockTag, kControlTag };
+
 class Channel {
  public:
   // `members` are the backend's ranks of this group, in its order.
@@ -46,9 +49,9 @@ class Channel {
   // of them do, so both sides must post theirs in the same order.
   std::vector<Pending> post(const std::vector<Post>& batch);
   void wait(const Pending& pending);
-  // Becomes part of every tag from now on, so that messages of different marks never match; below 256.
+  // Becomes part of every tag from now on, so that messages of different marks never match; below 2 ** 21.
   void set_mark(int mark) { mark_ = mark << kMarkShift; }
-  static constexpr int kMarkShift = 22;  // above every tag, and control's
+  static constexpr int kMarkShift = 10;
   void wait(const std::vector<Pending>& all);
 
   // Everyone's `mine`, in rank order, all of one shape and type.

@@ -12,10 +12,10 @@
 namespace startrail {
 namespace {
 
-constexpr int kTag = (1 << 20) + 4, kTrips = 100;
+constexpr int kTrips = 100;
 
 void pass(Group& group, Post::Way way, const at::Tensor& tensor, int peer) {
-  group.channel().wait(group.channel().post({{way, tensor, peer, kTag}}));
+  group.channel().wait(group.channel().post({{way, tensor, peer, kClockTag}}));
 }
 
 // The same for all processes that read the same clock.

@@ -8,12 +8,12 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include "startrail/base/error.h"
+#include "startrail/run/comm/channel.h"
 #include "startrail/run/comm/reason.h"
 
 namespace startrail {
 namespace {
 
-constexpr int kTag = 1 << 21;  // above every tensor's
 // The first message of a text has this size whatever it says, so that both sides know it; the rest follows if there is
 // more. A sum over 64 ranks fits.
 constexpr int64_t kFirst = 2048, kHead = sizeof(int64_t);
@@ -72,20 +72,20 @@ void Control::send(const std::vector<int>& to, const std::string& bytes) {
   for (const std::string* part : std::initializer_list<const std::string*>{&first, &rest}) {
     if (part->empty()) continue;
     std::vector<at::Tensor> tensors{bytes_tensor(*part)};
-    for (int peer : to) sends.push_back(backend_->send(tensors, members_[peer], kTag));
+    for (int peer : to) sends.push_back(backend_->send(tensors, members_[peer], kControlTag));
   }
   for (const auto& send : sends) send->wait();
 }
 
 std::string Control::receive(int from) {
   std::vector<at::Tensor> tensors{at::empty({kFirst}, at::kByte)};
-  backend_->recv(tensors, members_[from], kTag)->wait();
+  backend_->recv(tensors, members_[from], kControlTag)->wait();
   const auto* first = static_cast<const char*>(tensors[0].data_ptr());
   const int64_t size = read_number(first), inside = std::min(size, kFirst - kHead);
   std::string bytes(first + kHead, static_cast<size_t>(inside));
   if (inside == size) return bytes;
   tensors[0] = at::empty({size - inside}, at::kByte);
-  backend_->recv(tensors, members_[from], kTag)->wait();
+  backend_->recv(tensors, members_[from], kControlTag)->wait();
   return bytes.append(static_cast<const char*>(tensors[0].data_ptr()), static_cast<size_t>(size - inside));
 }
 

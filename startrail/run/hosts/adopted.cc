@@ -96,8 +96,8 @@ Doing AdoptedGroup::doing() const {
 AdoptedGroup::Call::Call(AdoptedGroup& adopted, std::shared_ptr<const std::string> what, size_t key)
     : adopted_(adopted), turn_(adopted.turn_) {
   const int64_t number = ++adopted.calls_;
-  // The topmost bit keeps away from the caller's own messages; four of the key, three of the number.
-  adopted.group().channel().set_mark(128 | static_cast<int>((key & 15) << 3) | static_cast<int>(number & 7));
+  // The topmost bit keeps away from the caller's own messages; sixteen of the key, four of the number.
+  adopted.group().channel().set_mark(1 << 20 | static_cast<int>((key & 0xffff) << 4) | static_cast<int>(number & 15));
   std::lock_guard lock(adopted.mutex_);
   adopted.what_ = std::move(what);
   adopted.number_ = number;

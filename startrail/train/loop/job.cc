@@ -8,6 +8,7 @@
 #include "startrail/base/file.h"
 #include "startrail/plan/make.h"
 #include "startrail/plan/text.h"
+#include "startrail/train/data/tokenize/end_token.h"
 #include "startrail/train/data/tokens/token_folder.h"
 #include "startrail/train/loop/estimate.h"
 #include "startrail/train/loop/tokenize_data.h"
@@ -47,11 +48,25 @@ void check_bytes(const Corpus& data, const LlamaConfig& model, const fs::path& o
                         model.vocabulary, " tokens: give its tokens, which `startrail tokenize` makes of text"));
 }
 
-void check_tokenizer(const Corpus& data, const fs::path& origin) {
-  const fs::path ours = data.folder() / kTokenizerFile, theirs = origin / kTokenizerFile;
-  if (data.folder().empty() || !fs::exists(ours) || !fs::exists(theirs)) return;
+namespace {
+
+bool same_tokenizer(const fs::path& ours, const fs::path& theirs) {
   const auto hash = [](const fs::path& file) { return checksum(file, 0, static_cast<int64_t>(fs::file_size(file))); };
-  if (hash(ours) != hash(theirs))
+  return !fs::exists(ours) || !fs::exists(theirs) || hash(ours) == hash(theirs);
+}
+
+// Before text is tokenized for a model that has a tokenizer.
+void check_given_tokenizer(const std::string& tokenizer, const fs::path& origin) {
+  if (!same_tokenizer(tokenizer_file(tokenizer), origin / kTokenizerFile))
+    throw UserError(cat("--tokenizer ", tokenizer, " is another tokenizer than that of ", origin.string(),
+                        ": give --tokenizer ", origin.string()));
+}
+
+}  // namespace
+
+void check_tokenizer(const Corpus& data, const fs::path& origin) {
+  const fs::path ours = data.folder() / kTokenizerFile;
+  if (!data.folder().empty() && !same_tokenizer(ours, origin / kTokenizerFile))
     throw UserError(cat("the tokens in ", data.folder().string(), " were made with another tokenizer than that of ",
                         origin.string(), ": tokenize with --tokenizer ", origin.string(),
                         " or, if it is the same written differently, copy its tokenizer.json to ", ours.string()));
@@ -230,6 +245,7 @@ TrainJob job_of(const TrainRequest& request, const std::string& resume, World* p
   check_apart(config);
   if (!request.tokenizer.empty()) {
     once([&, &config = config] {
+      if (starts) check_given_tokenizer(request.tokenizer, from);
       tokenize_data(config, request.tokenizer, request.tokenizing);
       return std::string();
     });
@@ -259,6 +275,8 @@ TrainJob make_job(const TrainRequest& request, World* processes) {
     throw UserError(
         "--resume goes on with the run's own configuration and weights: leave out the config file and --from, or give "
         "--resume auto");
+  if (!request.tokenizer.empty())
+    throw UserError("--resume goes on with the run's own tokens: leave out --tokenizer, or give --resume auto");
   return job_of(request, request.resume, processes);
 }
 

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <string>
 
@@ -17,8 +18,10 @@ struct KeptSample {
 };
 
 // One from a checkpoint of the run, written beside those before it. Nothing where it could not be read or seen (tokens
-// without a tokenizer, latents), or would take longer than some twenty seconds on two cores. Computes on threads of its
-// own with weights of its own, between steps, when activations are free; that memory is in no rank's peak.
-std::optional<KeptSample> keep_sample(const TrainJob& job, const std::filesystem::path& checkpoint);
+// without a tokenizer, latents), or would take longer than some twenty seconds on two cores; and when `stop`, asked
+// several times a second, says so. Computes on threads of its own with weights of its own, between steps, when
+// activations are free; that memory is in no rank's peak.
+std::optional<KeptSample> keep_sample(const TrainJob& job, const std::filesystem::path& checkpoint,
+                                      const std::function<bool()>& stop = {});
 
 }  // namespace startrail

@@ -12,7 +12,6 @@
 namespace startrail {
 namespace {
 
-constexpr int kGradientTag = (1 << 20) + 1, kWeightTag = (1 << 20) + 2;
 constexpr int64_t kNormStep = 1 << 18;  // squares in float64 at a time
 
 }  // namespace

@@ -332,9 +332,10 @@ class RankTrainer {
         throw UserError(cat("the weights are no longer numbers: the run diverged by step ", state_.step, kAdvice));
     state_.updates = optimizer_.steps;
     save_checkpoint(config_.run.folder, state_, *model_, optimizer_, *world_, config_.run.keep, companions_);
+    const double seconds = now() - start;
     if (world_->rank() == 0 && training_.observer.on_checkpoint)
       training_.observer.on_checkpoint(find_checkpoint(config_.run.folder));
-    return now() - start;
+    return seconds;
   }
 
   const Training& training_;

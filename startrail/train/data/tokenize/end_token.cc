@@ -52,9 +52,10 @@ fs::path tokenizer_folder(const fs::path& path) { return fs::absolute(tokenizer_
 
 int64_t find_end_token(const Tokenizer& tokenizer, const fs::path& path, const std::string& wanted) {
   if (!wanted.empty()) {
-    if (const auto found = tokenizer.find(wanted)) return *found;
+    // A number is an id: that many vocabularies also spell "0" and "10" as tokens of text is not what is meant.
     if (std::ranges::all_of(wanted, [](char letter) { return letter >= '0' && letter <= '9'; }))
       return check_range(parse_int(wanted, "--end-token"), tokenizer, "--end-token");
+    if (const auto found = tokenizer.find(wanted)) return *found;
     throw UserError(
         cat("--end-token ", wanted, " is no token of ", path.string(), ": give one as it spells it, or an id"));
   }

@@ -13,8 +13,9 @@ namespace startrail {
 std::filesystem::path tokenizer_folder(const std::filesystem::path& path);
 std::filesystem::path tokenizer_file(const std::filesystem::path& path);
 
-// `wanted` is a token or an id; "" for the tokenizer's own: the eos_token of tokenizer_config.json, the eos_token_id of
-// generation_config.json or config.json, or a token with one of the usual names. UserError when there is none.
+// `wanted` is an id, if it is a number, or a token; "" for the tokenizer's own: the eos_token of tokenizer_config.json,
+// the eos_token_id of generation_config.json or config.json, or a token with one of the usual names. UserError when
+// there is none.
 int64_t find_end_token(const Tokenizer& tokenizer, const std::filesystem::path& path, const std::string& wanted);
 
 }  // namespace startrail

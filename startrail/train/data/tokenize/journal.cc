@@ -15,18 +15,17 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 
-constexpr const char* kJournal = ".tokenize.json";
 constexpr const char* kFresh = ".tokenize.json.partial";
 constexpr const char* kLock = ".tokenize.lock";
 
 }  // namespace
 
-bool is_journal(const std::string& name) { return name == kJournal || name == kFresh || name == kLock; }
+bool is_journal(const std::string& name) { return name == kJournalFile || name == kFresh || name == kLock; }
 
 Journal read_journal(const fs::path& folder) {
-  if (!fs::exists(folder / kJournal)) return {};
+  if (!fs::exists(folder / kJournalFile)) return {};
   try {
-    const json found = read_json(folder / kJournal);
+    const json found = read_json(folder / kJournalFile);
     Journal journal{found.at("settings"), {}};
     for (const json& one : found.at("shards"))
       journal.shards.push_back({.file = {one.at("name"), one.at("tokens"), one.at("documents"), one.at("checksum")},
@@ -58,7 +57,7 @@ void write_journal(const fs::path& folder, const Journal& journal) {
                       {"last", shard.last}});
   const json written{{"settings", journal.settings}, {"shards", std::move(shards)}};
   write_text(folder / kFresh, written.dump(1) + "\n");
-  fs::rename(folder / kFresh, folder / kJournal);
+  fs::rename(folder / kFresh, folder / kJournalFile);
   sync_folder(folder);
 }
 

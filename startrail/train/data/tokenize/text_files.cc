@@ -17,7 +17,7 @@ bool is_lines(std::string_view path) {
   const std::string_view packing = packing_of(path);
   path.remove_suffix(packing.size());
   // A plain .json is usually one object over many lines; packed ones are lines wherever they are published.
-  return path.ends_with(".jsonl") || path.ends_with(".ndjson") || (!packing.empty() && path.ends_with(".json"));
+  return ends_as(path, ".jsonl") || ends_as(path, ".ndjson") || (!packing.empty() && ends_as(path, ".json"));
 }
 
 bool is_text(const std::string& path) {

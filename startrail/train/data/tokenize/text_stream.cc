@@ -10,9 +10,14 @@
 
 namespace startrail {
 
+bool ends_as(std::string_view path, std::string_view ending) {
+  const auto same = [](char letter, char other) { return std::tolower(static_cast<unsigned char>(letter)) == other; };
+  return path.size() >= ending.size() && std::ranges::equal(path.substr(path.size() - ending.size()), ending, same);
+}
+
 std::string_view packing_of(std::string_view path) {
   for (const std::string_view ending : {".gz", ".zst"})
-    if (path.ends_with(ending)) return ending;
+    if (ends_as(path, ending)) return ending;
   return "";
 }
 

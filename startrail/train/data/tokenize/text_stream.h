@@ -12,6 +12,8 @@
 
 namespace startrail {
 
+// Whether a file's name has this ending, in small letters or large ones.
+bool ends_as(std::string_view path, std::string_view ending);
 // The ending that says how a file is packed, ".gz" or ".zst"; "" for one that is not.
 std::string_view packing_of(std::string_view path);
 

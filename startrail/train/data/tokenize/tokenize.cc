@@ -237,15 +237,17 @@ TokenizeResult tokenize(const TokenizeOptions& options, const TokenizeObserver& 
     return result;
   }
   if (was_done && !options.replace)
-    throw UserError(
-        cat(options.out.string(), " holds other tokens (", change.empty() ? "the journal was lost" : change,
-            " since they were made): give another folder, or replace them with startrail tokenize --replace"));
+    throw UserError(cat(options.out.string(), " holds other tokens (", change.empty() ? "the journal was lost" : change,
+                        " since they were made): ", options.otherwise));
   clear(work);
   write_journal(options.out, work.journal);
   const int64_t kept_tokens = sum_up(work).tokens;
   Run(work, observer).run();
   TokenizeResult result = sum_up(work);
   result.kept_tokens = kept_tokens;
+  if (result.tokens == 0)
+    throw UserError(cat(join(options.paths), " gave no tokens: ",
+                        result.skipped > 0 ? cat("all ", result.skipped, " documents were left out") : "it is empty"));
   copy_tokenizer(options);
   write_token_folder(options.out, result.folder);
   return result;

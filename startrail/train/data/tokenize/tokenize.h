@@ -22,8 +22,10 @@ struct TokenizeOptions {
   std::string end_token = {};            // as find_end_token() takes it
   bool skip = false;                     // documents that cannot be taken are left out; else they are an error
   bool replace = false;                  // finished tokens of other text or settings may be replaced
-  int threads = 0;                       // 0: as many as cores
-  int64_t shard_bytes = 256'000'000;     // of text for each token file
+  std::string otherwise =
+      "give another folder, or replace them with startrail tokenize --replace";  // where they may not
+  int threads = 0;                                                               // 0: as many as cores
+  int64_t shard_bytes = 256'000'000;                                             // of text for each token file
 };
 
 struct TokenizeProgress {

@@ -221,6 +221,20 @@ TEST_F(Tokenize, SkipsTextThatIsNotUtf8AsAWhole) {
   EXPECT_EQ(text_of_tokens(folder_.path("out")), "good|");
 }
 
+TEST_F(Tokenize, NamesMayBeInLargeLetters) {
+  tokenize(options(
+      {folder_.write("A.JSONL", "{\"text\":\"one\"}\n"), folder_.write("B.Json.GZ", gzip("{\"text\":\"two\"}"))}));
+  EXPECT_EQ(text_of_tokens(folder_.path("out")), "one|two|");
+}
+
+TEST_F(Tokenize, NothingIsNoResult) {
+  TokenizeOptions all = options({folder_.write("a.jsonl", "{\"n\":1}\n{\"n\":2}\n")});
+  all.skip = true;
+  EXPECT_EQ(refusal(all), cat(all.paths[0], " gave no tokens: all 2 documents were left out"));
+  EXPECT_FALSE(is_token_folder(all.out));
+  EXPECT_EQ(refusal(all), cat(all.paths[0], " gave no tokens: all 2 documents were left out")) << "again";
+}
+
 TEST_F(Tokenize, RefusesWhatIsNotText) {
   const std::string rule = ": give text, .jsonl, either packed as .gz or .zst, or folders of them";
   EXPECT_EQ(refusal(options({folder_.path("no")})), cat(folder_.path("no"), " does not exist", rule));
@@ -245,7 +259,7 @@ TEST_F(Tokenize, FindsTheEndToken) {
     return tokenize(all).folder.end_token;
   };
   EXPECT_EQ(found("<stop>"), 259);
-  EXPECT_EQ(found("7"), 55);  // the token comes before the id
+  EXPECT_EQ(found("7"), 7) << "a number is an id, though a token of text is spelled so too";
   EXPECT_EQ(found("77"), 77);
   folder_.write("tokenizer/config.json", R"({"eos_token_id": 3})");
   EXPECT_EQ(found(""), 3);

@@ -240,6 +240,7 @@ DataFiles find_data_files(const std::string& path, const std::string& leave_out)
     if (fs::is_regular_file(status)) return find_single(path);
     if (!fs::is_directory(status)) throw UserError(cat("data path ", path, " is no file and no folder: ", kChoices));
     if (is_token_folder(path)) return described_files(path);
+    check_not_unfinished(path);
     DataFiles found = Walk(path, leave_out).result();
     if (found.files.empty())
       throw UserError(cat("data folder ", path, " has no text and no .bin token files",

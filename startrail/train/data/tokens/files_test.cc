@@ -40,6 +40,19 @@ TEST(DataFiles, ANoteBesideTokensIsNotTheData) {
   EXPECT_EQ(names_of(find_data_files(folder.path())), (std::vector<std::string>{"README.md"}));
 }
 
+// Else its journal and tokenizer would be learned as text.
+TEST(DataFiles, AnUnfinishedFolderOfTokensIsNoData) {
+  const TempFolder folder;
+  for (const char* name : {kJournalFile, "tokens-00000.bin"}) {
+    folder.write(cat(name, ".folder/", name), "{}");
+    folder.write(cat(name, ".folder/tokenizer.json"), "{\"much\":\"text\"}");
+    const std::string path = folder.path(cat(name, ".folder"));
+    EXPECT_EQ(error_of([&] { find_data_files(path, ""); }),
+              cat(path, " was begun by startrail tokenize (", name,
+                  "), but has no tokens.json, which comes last: give ", "that command again, and it goes on"));
+  }
+}
+
 TEST(DataFiles, ANulLateInAFileMakesItBinary) {
   const TempFolder folder;
   folder.write("a.txt", "text");

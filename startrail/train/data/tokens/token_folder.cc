@@ -12,6 +12,14 @@ using nlohmann::json;
 
 bool is_token_folder(const fs::path& folder) { return fs::exists(folder / kTokensFile); }
 
+void check_not_unfinished(const fs::path& folder) {
+  if (is_token_folder(folder)) return;
+  for (const char* name : {kJournalFile, "tokens-00000.bin"})
+    if (fs::exists(folder / name))
+      throw UserError(cat(folder.string(), " was begun by startrail tokenize (", name, "), but has no ", kTokensFile,
+                          ", which comes last: give that command again, and it goes on"));
+}
+
 namespace {
 
 void check_file(const fs::path& path, const TokenFile& file, int64_t token_bytes) {

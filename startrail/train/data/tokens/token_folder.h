@@ -12,6 +12,7 @@ namespace startrail {
 
 inline constexpr const char* kTokensFile = "tokens.json";
 inline constexpr const char* kTokenizerFile = "tokenizer.json";
+inline constexpr const char* kJournalFile = ".tokenize.json";  // of what `startrail tokenize` has finished so far
 
 struct TokenFile {
   std::string name;  // in the folder
@@ -34,6 +35,8 @@ struct TokenFolder {
 };
 
 bool is_token_folder(const std::filesystem::path& folder);
+// UserError for one without its tokens.json, which comes last: its files would be taken for text.
+void check_not_unfinished(const std::filesystem::path& folder);
 
 // UserError, in one sentence with the file, for what is no such description, and for a token file that is missing or
 // not as long as it says. Checksums are not compared.
