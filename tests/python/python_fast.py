@@ -30,7 +30,7 @@ class Python(unittest.TestCase):
         self.assertIn("rank 2: q [4, ", texts[5])
         self.assertIn("rank 0: q is Float on cpu, k Int", texts[6])
         self.assertIn("q holds 97 tokens on rank 0, but layout zigzag", texts[7])
-        self.assertIn("rank 3: a tensor [23, 2] was given to gather", texts[8])
+        self.assertIn("rank 3: a tensor [24, 2] was given to gather", texts[8])
         for error in found[0]:
             self.assertEqual(error["types"][0], "ValueError")
             self.assertLess(error["seconds"], 5)

@@ -45,7 +45,7 @@ class Models(unittest.TestCase):
             "softcap": "softcap is not computed", "sinks": "s_aux is not computed", "not compared": "type gemma were not",
             "cache": "use_cache=False", "mask of pairs": "is no mask of tokens",
             "padding and documents": "give one of them", "documents": "do not add up", "no input": "neither input_ids",
-            "documents twice": "both say where", "flat": "are no batch", "few tokens": "rank 3 of 4 would hold none of 3",
+            "documents twice": "both say where", "flat": "are no batch", "few tokens": "rank 0 of 4 would hold none of 3",
             "an empty rank": "rank 1 of 4 would hold none", "scale": "no factor of scores",
             "context weights": "need_weights=False", "hole": "in the middle of a row", "jump": "position_ids jump", "flat positions": "position_ids [97] do not fit",
             "no tokens": "cu_seq_lens_q [3] has no", "keys alone": "give key_tokens too", "layout and lengths": "leave out",
