@@ -22,7 +22,7 @@ model = LlamaForCausalLM(LlamaConfig(
     num_key_value_heads=4, attn_implementation="startrail", use_cache=False))
 ddp = DistributedDataParallel(model)
 optimizer = torch.optim.AdamW(ddp.parameters(), lr=3e-3)
-draw = torch.Generator().manual_seed(data_group.get_local_rank())  # each data rank its own sequences, whole on its context ranks
+draw = torch.Generator().manual_seed(data_group.get_local_rank())  # each data rank has its own sequences
 
 for step in range(10):
     start = torch.randint(0, 200, (1, 1), generator=draw)

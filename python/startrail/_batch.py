@@ -169,8 +169,8 @@ def _check_all_hold_some(sequence: Sequence) -> None:
         return  # every layout by rule gives each rank some
     for rank in range(ranks):
         if ops.positions(sequence.tokens, ranks, rank, *layout).numel() == 0:
-            raise ValueError(f"rank {rank} of {ranks} would hold none of {sequence.tokens} tokens, and layers beside attention "
-                             "cannot take none: give longer sequences, or fewer ranks")
+            raise ValueError(f"rank {rank} of {ranks} would hold none of {sequence.tokens} tokens, and layers beside "
+                             "attention cannot take none: give longer sequences, or fewer ranks")
 
 
 def _shifted(batch: Mapping[str, Any], documents: tuple[int, ...], ignore_index: int) -> torch.Tensor | None:
@@ -253,11 +253,11 @@ def context_parallel(mesh: GroupLike, *, buffers: list[torch.Tensor] | None = No
 
     true_heads = F.multi_head_attention_forward
 
-    def split_heads(*args: Any, need_weights: bool = True, **kwargs: Any) -> Any:
-        if need_weights:
-            raise ValueError("MultiheadAttention computes the weights it is to give back by itself, each rank those of its own "
-                             "tokens: give need_weights=False")
-        return true_heads(*args, need_weights=False, **kwargs)
+    def split_heads(*args: Any, **kwargs: Any) -> Any:
+        if kwargs.get("need_weights", True):
+            raise ValueError("MultiheadAttention computes the weights it is to give back by itself, each rank those of its "
+                             "own tokens: give need_weights=False")
+        return true_heads(*args, **kwargs)
 
     # torch's fused encoder layers attend without scaled_dot_product_attention, each rank to its own tokens.
     fused = torch.backends.mha.get_fastpath_enabled()

@@ -130,7 +130,7 @@ class Trainer(transformers.Trainer):
         if self.label_smoother is not None or self.compute_metrics is not None or self.compute_loss_func is not None:
             raise ValueError("label smoothing, compute_metrics and compute_loss_func need whole sequences: leave them out")
         if not self.args.average_tokens_across_devices:
-            raise ValueError("average_tokens_across_devices=False would weigh each rank's tokens differently: leave it True")
+            raise ValueError("average_tokens_across_devices=False would weigh ranks' tokens differently: leave it True")
 
     def _loader(self, dataset: Dataset[Any], batch: int, shuffle: bool) -> DataLoader[Any]:
         if isinstance(dataset, IterableDataset):
