@@ -114,7 +114,8 @@ void add_tokenize(CLI::App& app) {
       ->type_name("NAME");
   command
       ->add_option("--end-token", options.end_token,
-                   "What follows each document, a token or an id; the tokenizer's own end of text without it")
+                   "What follows each document, an id (any number is one) or a token; the tokenizer's own end of text "
+                   "without it")
       ->type_name("TOKEN");
   command
       ->add_option("--on-error", flags->on_error,

@@ -90,7 +90,7 @@ json plan_view(json plan, const std::filesystem::path& file) {
     bool proved = true;
     for (const json& pass : plan["passes"]) check_pass(pass, ranks, proved);
     plan["checked"] = proved;
-    plan["file"] = file.filename().string();
+    plan["file"] = file.string();
   } catch (const json::exception&) {
     throw UserError(cat(file.string(), " is no whole plan: a key is missing, or of another type", again));
   } catch (const std::out_of_range&) {

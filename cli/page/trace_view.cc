@@ -219,7 +219,7 @@ json trace_view(const json& trace, const std::filesystem::path& file, int64_t mo
   try {
     const json& events = trace.at("traceEvents");
     json view = {{"name", about.value("name", file.filename().string())},
-                 {"file", file.filename().string()},
+                 {"file", file.string()},
                  {"source", about.value("source", "measured")},
                  {"note", note_of(about)},
                  {"version", about.value("version", "")},

@@ -107,6 +107,8 @@ nlohmann::json read_json(const fs::path& file) {
 
 std::string checksum(const void* data, size_t bytes) { return hex_text(XXH3_64bits(data, bytes)); }
 
+std::string checksum(const fs::path& path) { return checksum(path, 0, static_cast<int64_t>(fs::file_size(path))); }
+
 std::string checksum(const fs::path& path, int64_t begin, int64_t end) {
   constexpr int64_t kPiece = 1 << 20;
   const OpenFile file(path.string());

@@ -66,5 +66,6 @@ nlohmann::json read_json(const std::filesystem::path& file);
 // XXH3 of bytes, and of bytes [begin, end) of a file: UserError when it is shorter.
 std::string checksum(const void* data, size_t bytes);
 std::string checksum(const std::filesystem::path& file, int64_t begin, int64_t end);
+std::string checksum(const std::filesystem::path& file);  // of all of it
 
 }  // namespace startrail

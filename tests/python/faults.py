@@ -2,6 +2,7 @@
 long it took."""
 import os
 import signal
+import sys
 import time
 
 import torch
@@ -102,6 +103,24 @@ def dies(number, backward=True):
     found = raised(many)
     again = raised(call)
     return found, again
+
+
+def forks():
+    """A child that ends as programs do; the status it gave."""
+    call()
+    child = os.fork()
+    if child == 0:
+        sys.exit(0)
+    for _ in range(100):
+        ended, status = os.waitpid(child, os.WNOHANG)
+        if ended:
+            break
+        time.sleep(0.1)
+    else:
+        os.kill(child, signal.SIGKILL)
+        status = -1
+    call()  # all is well with its parent
+    return status
 
 
 def computes_long():

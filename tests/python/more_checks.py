@@ -180,9 +180,12 @@ def _of_functions(q):
         def __iter__(self):
             return iter([Rows()[0]])
 
-    bodies["stream"] = lambda: stt.Trainer(
-        model=make_model("Llama", "startrail"), train_dataset=Stream(), args=transformers.TrainingArguments(
-            "unused", max_steps=1, use_cpu=True, report_to=[])).get_train_dataloader()
+    trainer = lambda arguments=None, **more: stt.Trainer(
+        model=make_model("Llama", "startrail"), args=transformers.TrainingArguments(
+            "unused", max_steps=1, use_cpu=True, report_to=[], **(arguments or {})), **more)
+    bodies["own loss"] = lambda: trainer(compute_loss_func=lambda *_: None)
+    bodies["own count"] = lambda: trainer(dict(average_tokens_across_devices=False))
+    bodies["stream"] = lambda: trainer(train_dataset=Stream()).get_train_dataloader()
 
     def inside(**more):
         x = torch.zeros(1, TOKENS, 8)

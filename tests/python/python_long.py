@@ -47,7 +47,8 @@ class Models(unittest.TestCase):
             "padding and documents": "give one of them", "documents": "do not add up", "no input": "neither input_ids",
             "documents twice": "both say where", "flat": "are no batch", "few tokens": "rank 0 of 4 would hold none of 3",
             "an empty rank": "rank 1 of 4 would hold none", "scale": "no factor of scores",
-            "context weights": "need_weights=False", "hole": "in the middle of a row", "jump": "position_ids jump", "flat positions": "position_ids [97] do not fit",
+            "context weights": "need_weights=False", "own loss": "compute_loss_func need", "own count": "leave it True",
+            "hole": "in the middle of a row", "jump": "position_ids jump", "flat positions": "position_ids [97] do not fit",
             "no tokens": "cu_seq_lens_q [3] has no", "keys alone": "give key_tokens too", "layout and lengths": "leave out",
             "forward mode": "no forward-mode derivative", "no ranks": "0 ranks cannot be planned",
             "gather": "has no gradient", "vmap": "cannot be transformed", "func.grad": "cannot be transformed",
@@ -149,6 +150,11 @@ class Faults(unittest.TestCase):
         for rank in (0, 1, 3):
             self.assertIn("rank 2", found[rank]["value"][0]["text"])
             self.assertLess(found[rank]["value"][0]["seconds"], 30)
+
+    def test_a_forked_child_ends(self):
+        """It has none of the threads that are waited for at the end."""
+        for code in ranks.run("faults", "forks", timeout_s=20, seconds=60):
+            self.assertEqual(code, 0)
 
     def test_a_rank_that_computes_is_not_dead(self):
         seconds = ranks.run("faults", "computes_long", timeout_s=2, seconds=120)

@@ -91,6 +91,8 @@ def main():
     dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=timeout_s))
     try:
         result = {"value": getattr(__import__(module), function)(**arguments)}
+    except SystemExit:  # of a child that was forked
+        raise
     except BaseException as error:  # noqa: BLE001
         traceback.print_exc()
         result = {"error": f"{type(error).__name__}: {error}", "type": type(error).__name__,

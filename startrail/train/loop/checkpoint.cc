@@ -294,8 +294,7 @@ fs::path model_folder(const fs::path& path) {
 }
 
 std::string weights_fingerprint(const fs::path& folder) {
-  if (const fs::path state = folder / kStateFile; fs::exists(state))
-    return checksum(state, 0, static_cast<int64_t>(fs::file_size(state)));
+  if (const fs::path state = folder / kStateFile; fs::exists(state)) return checksum(state);
   std::set<std::string> files;
   for (const auto& entry : fs::directory_iterator(folder))
     if (entry.path().extension() == ".safetensors")

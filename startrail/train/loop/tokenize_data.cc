@@ -31,10 +31,10 @@ void tokenize_data(TrainConfig config, const std::string& tokenizer, const Token
               .out = folder,
               .leave_out = config.run.folder,
               .replace = !has_checkpoint(config.run.folder),  // a run keeps the tokens it learned
+              .threads = static_cast<int>(config.parallel.threads),
               .otherwise =
                   "a run goes on with the tokens it has learned: put back what was there, or begin another run with "
-                  "another run.folder",
-              .threads = static_cast<int>(config.parallel.threads)},
+                  "another run.folder"},
              observer);
   }
 }

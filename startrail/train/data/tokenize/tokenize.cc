@@ -42,8 +42,6 @@ std::vector<std::string> fingerprints(const std::vector<TextFile>& files) {
   return all;
 }
 
-std::string file_hash(const fs::path& file) { return checksum(file, 0, static_cast<int64_t>(fs::file_size(file))); }
-
 TokenFolder describe(const Work& work) {
   const TokenizeOptions& options = work.options;
   const int64_t vocabulary = work.tokenizer.vocabulary();
@@ -51,7 +49,7 @@ TokenFolder describe(const Work& work) {
           .vocabulary = vocabulary,
           .end_token = find_end_token(work.tokenizer, options.tokenizer, options.end_token),
           .tokenizer = fs::weakly_canonical(tokenizer_folder(options.tokenizer)).filename().string(),
-          .tokenizer_hash = file_hash(tokenizer_file(options.tokenizer)),
+          .tokenizer_hash = checksum(tokenizer_file(options.tokenizer)),
           .files = {}};
 }
 

@@ -22,10 +22,10 @@ struct TokenizeOptions {
   std::string end_token = {};            // as find_end_token() takes it
   bool skip = false;                     // documents that cannot be taken are left out; else they are an error
   bool replace = false;                  // finished tokens of other text or settings may be replaced
-  std::string otherwise =
-      "give another folder, or replace them with startrail tokenize --replace";  // where they may not
-  int threads = 0;                                                               // 0: as many as cores
-  int64_t shard_bytes = 256'000'000;                                             // of text for each token file
+  int threads = 0;                       // 0: as many as cores
+  int64_t shard_bytes = 256'000'000;     // of text for each token file
+  // What to do where finished tokens may not be replaced, as the error says it.
+  std::string otherwise = "give another folder, or replace them with startrail tokenize --replace";
 };
 
 struct TokenizeProgress {

@@ -48,9 +48,11 @@ TEST(DataFiles, AnUnfinishedFolderOfTokensIsNoData) {
     folder.write(cat(name, ".folder/tokenizer.json"), "{\"much\":\"text\"}");
     const std::string path = folder.path(cat(name, ".folder"));
     EXPECT_EQ(error_of([&] { find_data_files(path, ""); }),
-              cat(path, " was begun by startrail tokenize (", name,
-                  "), but has no tokens.json, which comes last: give ", "that command again, and it goes on"));
+              cat(path, " is of startrail tokenize (", name, "), but has no tokens.json, which comes last: give that ",
+                  "command again, and it goes on"));
   }
+  folder.write("mine/tokens-00000.bin", std::string(4, '\1'));  // someone else's, of the same name
+  EXPECT_EQ(find_data_files(folder.path("mine")).token_bytes, 2);
 }
 
 TEST(DataFiles, ANulLateInAFileMakesItBinary) {

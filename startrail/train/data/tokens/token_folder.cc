@@ -13,11 +13,10 @@ using nlohmann::json;
 bool is_token_folder(const fs::path& folder) { return fs::exists(folder / kTokensFile); }
 
 void check_not_unfinished(const fs::path& folder) {
-  if (is_token_folder(folder)) return;
-  for (const char* name : {kJournalFile, "tokens-00000.bin"})
-    if (fs::exists(folder / name))
-      throw UserError(cat(folder.string(), " was begun by startrail tokenize (", name, "), but has no ", kTokensFile,
-                          ", which comes last: give that command again, and it goes on"));
+  const bool begun = fs::exists(folder / kJournalFile);
+  if (begun || (fs::exists(folder / "tokens-00000.bin") && fs::exists(folder / kTokenizerFile)))
+    throw UserError(cat(folder.string(), " is of startrail tokenize (", begun ? kJournalFile : "tokens-00000.bin",
+                        "), but has no ", kTokensFile, ", which comes last: give that command again, and it goes on"));
 }
 
 namespace {

@@ -35,7 +35,7 @@ struct TokenFolder {
 };
 
 bool is_token_folder(const std::filesystem::path& folder);
-// UserError for one without its tokens.json, which comes last: its files would be taken for text.
+// UserError for what will be such a folder, or was one: without tokens.json its files would be taken for text.
 void check_not_unfinished(const std::filesystem::path& folder);
 
 // UserError, in one sentence with the file, for what is no such description, and for a token file that is missing or
