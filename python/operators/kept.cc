@@ -160,6 +160,11 @@ std::shared_ptr<const KeptCall> KeptGroup::find(const CallOptions& call, const a
   return agreed;
 }
 
+bool KeptGroup::count_batch() {
+  std::lock_guard lock(mutex_);
+  return ++batches_ == 3 && uses_ == 0;
+}
+
 std::vector<int64_t> KeptGroup::lengths(int64_t queries, int64_t keys) {
   const AdoptedGroup::Call asking(adopted_, std::make_shared<std::string>("asking for everyone's lengths"), 0);
   std::vector<int64_t> all;
@@ -171,7 +176,8 @@ std::vector<int64_t> KeptGroup::lengths(int64_t queries, int64_t keys) {
 
 std::shared_ptr<const KeptCall> KeptGroup::agree(const std::string& key, const std::string& what,
                                                  const std::string& refusal,
-                                                 std::shared_ptr<const PreparedAttention> prepared) {
+                                                 std::shared_ptr<const PreparedAttention> prepared,
+                                                 const std::string& advice) {
   const auto kept = std::make_shared<KeptCall>(
       KeptCall{std::move(prepared), std::make_shared<std::string>(what), std::hash<std::string>{}(key)});
   if (group().size() == 1) {
@@ -196,7 +202,7 @@ std::shared_ptr<const KeptCall> KeptGroup::agree(const std::string& key, const s
   if (!refused.empty()) throw UserError(cat(numbered("rank", refused), ": ", part(refused[0], 2)));
   if (!differ.empty())
     throw UserError(cat("the ranks do not make the same call: rank ", differ[0], " makes ", part(differ[0], 1),
-                        ", and rank 0 ", part(0, 1)));
+                        ", and rank 0 ", part(0, 1), advice));
   return kept;
 }
 

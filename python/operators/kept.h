@@ -46,10 +46,13 @@ class KeptGroup {
   // What this rank's tensors are is looked at before anything is sent.
   std::shared_ptr<const KeptCall> find(const CallOptions& call, const at::Tensor& q, const at::Tensor& k,
                                        const at::Tensor& v);
-  // The same of a call without a plan: what it is, and why this rank refuses it or "".
-  std::shared_ptr<const KeptCall> agree_on(const std::string& what, const std::string& refusal) {
-    return agree(what, what, refusal, nullptr);
+  // The same of a call without a plan: what it is, why this rank refuses it or "", and what to do when ranks differ.
+  std::shared_ptr<const KeptCall> agree_on(const std::string& what, const std::string& refusal,
+                                           const std::string& advice = "") {
+    return agree(what, what, refusal, nullptr, advice);
   }
+  // A batch was cut for all ranks. True at the third when no attention has run yet: then it runs elsewhere.
+  bool count_batch();
   // How many queries and keys each rank holds: all ranks' queries, then all ranks' keys. All of them ask.
   std::vector<int64_t> lengths(int64_t queries, int64_t keys);
 
@@ -59,11 +62,12 @@ class KeptGroup {
     int64_t used = 0;
   };
   std::shared_ptr<const KeptCall> agree(const std::string& key, const std::string& what, const std::string& refusal,
-                                        std::shared_ptr<const PreparedAttention> prepared);
+                                        std::shared_ptr<const PreparedAttention> prepared,
+                                        const std::string& advice = "");
 
   AdoptedGroup adopted_;
   std::mutex mutex_;
-  int64_t uses_ = 0;
+  int64_t uses_ = 0, batches_ = 0;
   std::map<std::string, Entry> calls_;
 };
 

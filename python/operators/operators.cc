@@ -1,10 +1,12 @@
 // StarTrail as torch operators: plain functions of tensors, numbers and texts, so that torch.compile, checkpointing and
 // fake tensors see one node each. The group is found by its name. No Python here, and no scheme either.
+#define XXH_INLINE_ALL
 #include <ATen/ATen.h>
 #include <ATen/autocast_mode.h>
 #include <torch/csrc/autograd/autograd_not_implemented_fallback.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
+#include <xxhash.h>
 #include <torch/csrc/distributed/c10d/GroupRegistry.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
@@ -333,6 +335,29 @@ std::vector<int64_t> local_lengths(int64_t queries, int64_t keys, c10::string_vi
   return guarded([&] { return kept_group(text_of(group), at::kCPU)->lengths(queries, keys); });
 }
 
+// All ranks cut the same batch in the same way: the same tensors, to the bit. UserError on all when they do not, or
+// when one has a refusal. True when it looks as if no attention of ours were to run on what was cut.
+bool agree_on_batch(const std::vector<at::Tensor>& tensors, c10::string_view how, c10::string_view refusal,
+                    c10::string_view group) {
+  return guarded([&] {
+    const auto hash = [](const void* data, size_t bytes) { return cat("#", XXH3_64bits(data, bytes) % 1000000007); };
+    const auto kept = kept_group(text_of(group), at::kCPU);
+    std::string what = "a cut of ";
+    if (kept->group().size() > 1)
+      for (const at::Tensor& tensor : tensors) {
+        const at::Tensor here = tensor.detach().to(at::kCPU).contiguous();
+        what += cat(here.scalar_type(), " ", here.sizes(), " ", hash(here.const_data_ptr(), here.nbytes()), ", ");
+      }
+    constexpr size_t kShown = 200;  // of what may list thousands of documents
+    what += text_of(how.substr(0, kShown));
+    if (how.size() > kShown) what += cat("... ", hash(how.data(), how.size()));
+    kept->agree_on(what, text_of(refusal),
+                   ": every rank of a group needs the same batch, whole; a sampler that gives ranks different rows "
+                   "is for the data ranks only");
+    return kept->count_batch();
+  });
+}
+
 std::vector<int64_t> sent_bytes(c10::string_view group) {
   return guarded([&] {
     const auto known = known_group(text_of(group), at::kCPU);
@@ -366,6 +391,7 @@ TORCH_LIBRARY(startrail, m) {
   m.def("gather(Tensor mine, str group, int tokens, str layout, int[] pieces) -> Tensor");
   m.def("plan(int ranks, int batch, int heads, int key_heads, int dim, ScalarType type, " CALL_SCHEMA ") -> str", plan);
   m.def("local_lengths(int queries, int keys, str group) -> int[]", local_lengths);
+  m.def("agree_on_batch(Tensor[] tensors, str how, str refusal, str group) -> bool", agree_on_batch);
   m.def("sent_bytes(str group) -> int[]", sent_bytes);
   m.def("forget() -> ()", forget_groups);
   m.def("version() -> str", [] { return std::string(kVersion); });

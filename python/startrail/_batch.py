@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import warnings
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -116,6 +117,44 @@ def shard(batch: Mapping[str, Any], group: GroupLike = None, *, grid: str = GRID
 
     >>> loss = ddp(**startrail.shard(batch, mesh["cp"], data_group=mesh["dp"])).loss * world
     """
+    name = group_name(group)
+    with _refused_by_all(name):
+        how = Sequence(0, name, grid, layout, tuple(lengths), pieces, tuple(documents), prefix, backward)
+        sequence, cut, count = _cut(batch, how, ignore_index)
+    if _agree(sequence, [value for value in batch.values() if torch.is_tensor(value)]):
+        warnings.warn("startrail.shard has cut several batches and no attention of StarTrail ran on them: without "
+                      'attn_implementation="startrail" each rank attends to its own tokens only', stacklevel=2)
+    if count is not None:
+        if data_group is not None:
+            dist.all_reduce(count, group=process_group(data_group))
+        cut["num_items_in_batch"] = count
+    return cut
+
+
+@contextlib.contextmanager
+def _refused_by_all(group: str) -> Iterator[None]:
+    """What one rank refuses, all refuse, instead of waiting for it."""
+    try:
+        yield
+    except Exception as error:
+        said = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
+        with contextlib.suppress(*(() if isinstance(error, ValueError) else (ValueError,))):
+            ops.agree_on_batch([], "", said, group)
+        raise
+
+
+def _agree(sequence: Sequence, tensors: list[torch.Tensor]) -> bool:
+    """ValueError on all ranks when they were not given the same. True once: when only batches were cut so far."""
+    values = ((field.name, getattr(sequence, field.name)) for field in dataclasses.fields(sequence) if field.name != "group")
+    idle: bool = ops.agree_on_batch(tensors, ", ".join(f"{name} {value}" for name, value in values if value), "",
+                                    sequence.group)
+    return idle
+
+
+def _cut(batch: Mapping[str, Any], how: Sequence, ignore_index: int
+         ) -> tuple[Sequence, dict[str, Any], torch.Tensor | None]:
+    """`how` with the batch's tokens and documents, this rank's part, and how many labels count in all. Sends nothing."""
+    documents = how.documents
     first = batch.get("input_ids", batch.get("inputs_embeds"))
     if first is None:
         raise ValueError("the batch has neither input_ids nor inputs_embeds: shard cannot tell its length")
@@ -140,7 +179,7 @@ def shard(batch: Mapping[str, Any], group: GroupLike = None, *, grid: str = GRID
     documents = documents or _documents(batch, tokens)
     if documents and sum(documents) != tokens:
         raise ValueError(f"documents of {'+'.join(map(str, documents))} tokens do not add up to {tokens}")
-    sequence = Sequence(tokens, group_name(group), grid, layout, tuple(lengths), pieces, tuple(documents), prefix, backward)
+    sequence = dataclasses.replace(how, tokens=tokens, documents=tuple(documents))
     _check_all_hold_some(sequence)
     mine = sequence.positions().to(first.device)
     cut: dict[str, Any] = {}
@@ -156,9 +195,13 @@ def shard(batch: Mapping[str, Any], group: GroupLike = None, *, grid: str = GRID
         cut["position_ids"] = where.index_select(0, mine).expand(first.shape[0], -1)
     # Without it transformers takes the jump between a zigzag's two pieces for the start of another document.
     cut["attention_mask"] = torch.ones(first.shape[0], mine.numel(), dtype=torch.bool, device=first.device)
-    cut.update(_labels(batch, mine, documents or (tokens,), ignore_index, data_group))
     cut["startrail"] = sequence
-    return cut
+    shifted = _shifted(batch, documents or (tokens,), ignore_index)
+    if shifted is None:
+        return sequence, cut, None
+    shifted = shifted.masked_fill(shifted == ignore_index, _IGNORED)
+    cut["labels"] = cut["shift_labels"] = shifted.index_select(1, mine)
+    return sequence, cut, shifted.ne(_IGNORED).sum()
 
 
 def _check_all_hold_some(sequence: Sequence) -> None:
@@ -196,18 +239,18 @@ def count_labels(batch: Mapping[str, Any], documents: tuple[int, ...] = (), igno
     return shifted.ne(ignore_index).sum()
 
 
-def _labels(batch: Mapping[str, Any], mine: torch.Tensor, documents: tuple[int, ...], ignore_index: int,
-            data_group: dist.ProcessGroup | DeviceMesh | None) -> dict[str, Any]:
-    """This rank's labels, and how many there are on all."""
-    shifted = _shifted(batch, documents, ignore_index)
-    if shifted is None:
-        return {}
-    shifted = shifted.masked_fill(shifted == ignore_index, _IGNORED)
-    count = shifted.ne(_IGNORED).sum()
-    if data_group is not None:
-        dist.all_reduce(count, group=process_group(data_group))
-    part = shifted.index_select(1, mine)
-    return {"labels": part, "shift_labels": part, "num_items_in_batch": count}
+def _length(buffers: list[torch.Tensor], dims: list[int], keep: set[torch.Tensor]) -> int:
+    """Of the sequence that context_parallel is to cut."""
+    if not buffers or len(buffers) != len(dims):
+        raise ValueError(f"{len(buffers)} buffers and {len(dims)} buffer_seq_dims: give at least one, and as many of both")
+    tokens = buffers[0].shape[dims[0]]
+    if any(one.shape[dim] != tokens for one, dim in zip(buffers, dims)):
+        raise ValueError("the buffers' sequences differ in length: give buffers of one sequence")
+    if len({id(one) for one in buffers}) != len(buffers):
+        raise ValueError("a buffer is given twice, and would be cut twice: give each once")
+    if any(all(one is not other for one in buffers) for other in keep):
+        raise ValueError("no_restore_buffers has a tensor that is not among buffers: give only those")
+    return tokens
 
 
 @contextlib.contextmanager
@@ -221,18 +264,11 @@ def context_parallel(mesh: GroupLike, *, buffers: list[torch.Tensor] | None = No
     >>> with startrail.context_parallel(mesh["cp"], buffers=[x, y], buffer_seq_dims=[1, 1], no_restore_buffers={x, y}):
     ...     loss = loss_fn(model(x), y); loss.backward()
     """
-    buffers, dims = buffers or [], buffer_seq_dims or []
-    if not buffers or len(buffers) != len(dims):
-        raise ValueError(f"{len(buffers)} buffers and {len(dims)} buffer_seq_dims: give at least one, and as many of both")
-    tokens = buffers[0].shape[dims[0]]
-    if any(one.shape[dim] != tokens for one, dim in zip(buffers, dims)):
-        raise ValueError("the buffers' sequences differ in length: give buffers of one sequence")
-    keep = no_restore_buffers or set()
-    if len({id(one) for one in buffers}) != len(buffers):
-        raise ValueError("a buffer is given twice, and would be cut twice: give each once")
-    if any(all(one is not other for one in buffers) for other in keep):
-        raise ValueError("no_restore_buffers has a tensor that is not among buffers: give only those")
-    sequence = Sequence(tokens, group_name(mesh), grid, layout, documents=tuple(documents))
+    buffers, dims, keep = buffers or [], buffer_seq_dims or [], no_restore_buffers or set()
+    name = group_name(mesh)
+    with _refused_by_all(name):
+        sequence = Sequence(_length(buffers, dims, keep), name, grid, layout, documents=tuple(documents))
+    _agree(sequence, buffers)
     mine = sequence.positions()
     whole = [None if any(one is other for other in keep) else one.detach().clone() for one in buffers]
     for one, dim in zip(buffers, dims):

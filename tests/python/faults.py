@@ -50,6 +50,17 @@ def refusals():
     found.append(raised(lambda: st.attention(whole, whole, whole, options(scale=0.4))))
     mine = torch.ones(len(st.positions(TOKENS)) - (rank == 3), 2)
     found.append(raised(lambda: st.gather(mine, TOKENS, dim=0)))
+    # Rows of its own on each rank, as a sampler for data parallelism gives them; and a batch that one rank cannot cut.
+    ids = torch.arange(TOKENS)[None]
+    found.append(raised(lambda: st.shard(dict(input_ids=ids + (rank == 1)))))
+    found.append(raised(lambda: st.shard(dict(input_ids=ids, attention_mask=(ids != 5) | (rank != 3)))))
+    found.append(raised(lambda: st.shard(dict(input_ids=ids), grid="ring" if rank == 2 else "auto")))
+
+    def parallel():
+        with st.context_parallel(None, buffers=[ids + (rank == 3)], buffer_seq_dims=[1]):
+            pass
+
+    found.append(raised(parallel))
     call()  # all is well again
     return found
 

@@ -185,6 +185,7 @@ def _of_functions(q):
             "unused", max_steps=1, use_cpu=True, report_to=[], **(arguments or {})), **more)
     bodies["own loss"] = lambda: trainer(compute_loss_func=lambda *_: None)
     bodies["own count"] = lambda: trainer(dict(average_tokens_across_devices=False))
+    bodies["accelerate"] = _accelerate
     bodies["stream"] = lambda: trainer(train_dataset=Stream()).get_train_dataloader()
 
     def inside(**more):
@@ -214,6 +215,13 @@ def _of_functions(q):
                        ("diffusers causal", dict(is_causal=True)), ("diffusers lse", dict(return_lse=True))):
         bodies[name] = lambda more=more: split(q, q, q, _parallel_config=object(), **more)
     return bodies
+
+
+def _accelerate():
+    """Not ours: accelerate's own context parallelism, which takes no ranks on CPUs."""
+    import accelerate
+    accelerate.state.AcceleratorState._reset_state(reset_partial_state=True)
+    accelerate.Accelerator(cpu=True, parallelism_config=accelerate.ParallelismConfig(cp_size=dist.get_world_size()))
 
 
 def _cache(model):
@@ -276,6 +284,25 @@ def ignored_labels():
     kept = want["labels"] != 7  # tokens that are 7 count in the first only
     assert torch.equal(have["labels"][kept], want["labels"][kept]) and (have["labels"][~kept] == -100).all()
     assert have["num_items_in_batch"] <= want["num_items_in_batch"]
+
+
+def unused_shards():
+    """A warning, once, when batches are cut and no attention of ours runs on them."""
+    import warnings
+    group = dist.new_group(list(range(dist.get_world_size())))
+    model = make_model("Llama", "sdpa")
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        for _ in range(4):
+            model(**st.shard(make_batch(), group))
+    said = [str(one.message) for one in said if "startrail.shard" in str(one.message)]
+    assert len(said) == 1 and "each rank attends to its own tokens only" in said[0], said
+    group = dist.new_group(list(range(dist.get_world_size())))
+    model = make_model("Llama", "startrail")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for _ in range(4):
+            model(**st.shard(make_batch(), group))
 
 
 def _encoder_layer():

@@ -59,7 +59,7 @@ class Models(unittest.TestCase):
             "mesh names": "name them dp and cp", "stream": "a dataset without a length", "context mask": "use is_causal",
             "context dropout": "no dropout", "buffers": "give at least one", "buffer twice": "given twice",
             "buffer kept": "not among buffers", "diffusers mask": "compute a mask", "diffusers dropout": "compute dropout",
-            "diffusers causal": "a causal mask", "diffusers lse": "return_lse"}
+            "diffusers causal": "a causal mask", "diffusers lse": "return_lse", "accelerate": "MULTI_CPU"}
         self.assertEqual(set(found[0]), set(expected))
         for name, part in expected.items():
             self.assertIn(part, found[0][name], name)
@@ -67,6 +67,7 @@ class Models(unittest.TestCase):
     def test_autocast_and_context_parallel(self):
         ranks.run("more_checks", "autocast")
         ranks.run("more_checks", "ignored_labels")
+        ranks.run("more_checks", "unused_shards")
         show("context_parallel", ranks.run("more_checks", "context_parallel")[0])
 
     def test_data_parallel(self):

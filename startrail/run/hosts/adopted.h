@@ -1,6 +1,6 @@
 // A group of processes that someone else connected over Gloo, such as PyTorch's: watched over as our own are, so that a
-// rank that dies, falls silent or does something else than the others is named on all of them. Used by torch/. It never
-// ends a process, and leaves the caller's own messages alone.
+// rank that dies, falls silent or does something else than the others is named on all of them. Used by
+// python/operators. It never ends a process, and leaves the caller's own messages alone.
 #pragma once
 
 #include <chrono>
