@@ -145,9 +145,9 @@ def _refused_by_all(group: str) -> Iterator[None]:
 
 def _agree(sequence: Sequence, tensors: list[torch.Tensor]) -> bool:
     """ValueError on all ranks when they were not given the same. True once: when only batches were cut so far."""
-    values = ((field.name, getattr(sequence, field.name)) for field in dataclasses.fields(sequence) if field.name != "group")
-    idle: bool = ops.agree_on_batch(tensors, ", ".join(f"{name} {value}" for name, value in values if value), "",
-                                    sequence.group)
+    values = {field.name: getattr(sequence, field.name) for field in dataclasses.fields(sequence) if field.name != "group"}
+    how = ", ".join(f"{name} {value}" for name, value in values.items() if value)
+    idle: bool = ops.agree_on_batch(tensors, how, "", sequence.group)
     return idle
 
 
