@@ -287,10 +287,23 @@ void refuse_transform(const c10::OperatorHandle&, torch::jit::Stack*) {
 
 // --- The rest
 
-// The tokens that a rank holds, in its order.
-at::Tensor positions(int64_t tokens, int64_t ranks, int64_t rank, c10::string_view layout, at::IntArrayRef pieces) {
+// The tokens that this rank holds, in its order. Sends nothing, and is made of torch's own operators, so compilers see
+// through it.
+at::Tensor positions(int64_t tokens, c10::string_view group, c10::string_view layout, at::IntArrayRef pieces) {
   return guarded([&] {
-    return places_of(layout_of(text_of(layout), tokens, pieces.vec(), static_cast<int>(ranks)), static_cast<int>(rank));
+    const auto processes = c10d::resolve_process_group(text_of(group));
+    return places_of(layout_of(text_of(layout), tokens, pieces.vec(), processes->getSize()), processes->getRank());
+  });
+}
+
+// How many tokens each rank holds.
+std::vector<int64_t> chunks(int64_t tokens, c10::string_view group, c10::string_view layout, at::IntArrayRef pieces) {
+  return guarded([&] {
+    const int ranks = c10d::resolve_process_group(text_of(group))->getSize();
+    const Layout held = layout_of(text_of(layout), tokens, pieces.vec(), ranks);
+    std::vector<int64_t> all;
+    for (int rank = 0; rank < ranks; ++rank) all.push_back(chunk_tokens(held, rank));
+    return all;
   });
 }
 
@@ -387,7 +400,8 @@ TORCH_LIBRARY(startrail, m) {
   m.def(
       "attention_backward(Tensor dout, Tensor q, Tensor k, Tensor v, Tensor out, Tensor lse, Tensor[] "
       "slice, " CALL_SCHEMA ") -> (Tensor dq, Tensor dk, Tensor dv)");
-  m.def("positions(int tokens, int ranks, int rank, str layout, int[] pieces) -> Tensor", positions);
+  m.def("positions(int tokens, str group, str layout, int[] pieces) -> Tensor", positions);
+  m.def("chunks(int tokens, str group, str layout, int[] pieces) -> int[]", chunks);
   m.def("gather(Tensor mine, str group, int tokens, str layout, int[] pieces) -> Tensor");
   m.def("plan(int ranks, int batch, int heads, int key_heads, int dim, ScalarType type, " CALL_SCHEMA ") -> str", plan);
   m.def("local_lengths(int queries, int keys, str group) -> int[]", local_lengths);

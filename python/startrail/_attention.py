@@ -141,8 +141,7 @@ def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, options: Attent
 def positions(tokens: int, group: GroupLike = None, layout: str = LAYOUT, lengths: Sequence[int] = (),
               pieces: Sequence[Sequence[Piece]] = ()) -> torch.Tensor:
     """The tokens of the sequence that this rank holds, in its order: [local tokens] int64."""
-    of = process_group(group)
-    mine: torch.Tensor = ops.positions(tokens, of.size(), of.rank(), *layout_arguments(layout, lengths, pieces))
+    mine: torch.Tensor = ops.positions(tokens, group_name(group), *layout_arguments(layout, lengths, pieces))
     return mine
 
 

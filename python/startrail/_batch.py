@@ -113,7 +113,8 @@ def shard(batch: Mapping[str, Any], group: GroupLike = None, *, grid: str = GRID
     shifted before they are cut, and valid ones counted over the whole batch, and over `data_group`, the ranks that hold
     other sequences; so the loss of a rank is its share of the sum, and gradients are to be summed over all ranks (where
     DDP or FSDP average them, multiply the loss by their number). Padding in `attention_mask` is left out: padded rows
-    become one row of documents.
+    become one row of documents. The part's labels are its `shift_labels`; `labels` is empty, so that a model which
+    shifts for itself fails.
 
     >>> loss = ddp(**startrail.shard(batch, mesh["cp"], data_group=mesh["dp"])).loss * world
     """
@@ -200,20 +201,20 @@ def _cut(batch: Mapping[str, Any], how: Sequence, ignore_index: int
     if shifted is None:
         return sequence, cut, None
     shifted = shifted.masked_fill(shifted == ignore_index, _IGNORED)
-    cut["labels"] = cut["shift_labels"] = shifted.index_select(1, mine)
+    cut["shift_labels"] = shifted.index_select(1, mine)
+    # Models compute a loss when labels are there at all. One that reads these, to shift them inside the part or as the
+    # tokens' own classes, would be silently wrong: it stops, as none fit its logits.
+    cut["labels"] = shifted.new_empty(shifted.shape[0], 0)
     return sequence, cut, shifted.ne(_IGNORED).sum()
 
 
 def _check_all_hold_some(sequence: Sequence) -> None:
     """Layers of transformers take no empty sequences; attention alone does."""
-    ranks = process_group(sequence.group).size()
     layout = layout_arguments(sequence.layout, sequence.lengths, sequence.pieces)
-    if not sequence.lengths and not sequence.pieces and sequence.tokens >= 2 * ranks:
-        return  # every layout by rule gives each rank some
-    for rank in range(ranks):
-        if ops.positions(sequence.tokens, ranks, rank, *layout).numel() == 0:
-            raise ValueError(f"rank {rank} of {ranks} would hold none of {sequence.tokens} tokens, and layers beside "
-                             "attention cannot take none: give longer sequences, or fewer ranks")
+    held = ops.chunks(sequence.tokens, sequence.group, *layout)
+    if 0 in held:
+        raise ValueError(f"rank {held.index(0)} of {len(held)} would hold none of {sequence.tokens} tokens, and layers "
+                         "beside attention cannot take none: give longer sequences, or fewer ranks")
 
 
 def _shifted(batch: Mapping[str, Any], documents: tuple[int, ...], ignore_index: int) -> torch.Tensor | None:

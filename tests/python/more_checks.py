@@ -135,6 +135,8 @@ def refusals():
         "forward mode": lambda: _forward_mode(q, options),
         "no ranks": lambda: st.plan(options, ranks=0, heads=4),
         "gather": lambda: st.gather(torch.ones(1, len(st.positions(TOKENS)), requires_grad=True), TOKENS),
+        "token classes": lambda: _token_classes(small)(**part(), use_cache=False),
+        "shifts by itself": lambda: llama(**{**part(), "shift_labels": None}),
         "vmap": lambda: torch.func.vmap(lambda x: st.attention(x, x, x, options))(q[None]),
         "func.grad": lambda: torch.func.grad(lambda x: st.attention(x, x, x, options).sum())(q),
         "half": lambda: st.attention(q.half(), q.half(), q.half(), options),
@@ -149,6 +151,11 @@ def refusals():
         except (ValueError, RuntimeError) as error:
             found[name] = f"{type(error).__name__}: {str(error).splitlines()[0]}"
     return found
+
+
+def _token_classes(small):
+    import transformers
+    return transformers.LlamaForTokenClassification(transformers.LlamaConfig(**small, num_labels=101)).float()
 
 
 def _forward_mode(q, options):
@@ -281,8 +288,9 @@ def ignored_labels():
     batch = make_batch()
     other = dict(batch, labels=batch["labels"].masked_fill(batch["labels"] == -100, 7))
     want, have = st.shard(batch), st.shard(other, ignore_index=7)
-    kept = want["labels"] != 7  # tokens that are 7 count in the first only
-    assert torch.equal(have["labels"][kept], want["labels"][kept]) and (have["labels"][~kept] == -100).all()
+    (want_labels, have_labels) = (one["shift_labels"] for one in (want, have))
+    kept = want_labels != 7  # tokens that are 7 count in the first only
+    assert torch.equal(have_labels[kept], want_labels[kept]) and (have_labels[~kept] == -100).all()
     assert have["num_items_in_batch"] <= want["num_items_in_batch"]
 
 
@@ -329,11 +337,11 @@ class Rows(torch.utils.data.Dataset):
         return dict(input_ids=ids, labels=labels)
 
 
-def trained(trainer, model, folder, **more):
+def trained(trainer, model, folder, batch=2, **more):
     """4 steps of 2 batches with clipping, then an evaluation: losses, gradient norms, weights."""
     import transformers
     arguments = transformers.TrainingArguments(
-        folder, per_device_train_batch_size=2, gradient_accumulation_steps=2, max_steps=4, learning_rate=1e-2,
+        folder, per_device_train_batch_size=batch, gradient_accumulation_steps=2, max_steps=4, learning_rate=1e-2,
         optim="sgd", lr_scheduler_type="constant", logging_steps=1, report_to=[], save_strategy="no", use_cpu=True,
         max_grad_norm=1.0, disable_tqdm=True, train_sampling_strategy="sequential", eval_strategy="steps", eval_steps=4,
         per_device_eval_batch_size=2, prediction_loss_only=True)
@@ -347,6 +355,15 @@ def trainer(folder):
     import startrail.transformers
     return trained(startrail.transformers.Trainer, make_model("Llama", "startrail"), f"{folder}/{dist.get_rank()}",
                    grid="startrail:2")
+
+
+def trainer_on_mesh(folder):
+    """2 data ranks of 1 row each x 2 context ranks."""
+    import startrail.transformers
+    from torch.distributed.device_mesh import init_device_mesh
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "cp"))
+    return trained(startrail.transformers.Trainer, make_model("Llama", "startrail"), f"{folder}/mesh{dist.get_rank()}",
+                   batch=1, mesh=mesh)
 
 
 def trainer_alone(folder):
@@ -423,6 +440,8 @@ def compiled(backend):
         for tokens in (97, 131, 64):
             x = torch.randn(1, 2, len(st.positions(tokens)), 16)
             assert torch.equal(function(x, tokens), st.attention(x, x, x, st.AttentionOptions("ring", tokens)))
+        places = torch.compile(lambda: st.positions(TOKENS), backend=backend, fullgraph=True)()
+        assert torch.equal(places, st.positions(TOKENS))
     return errors
 
 
