@@ -406,7 +406,7 @@ def data_parallel():
     return ddp, expect("FSDP2 x CP", worst(pairs), 5e-6)
 
 
-def compiled(backend):
+def compiled(backend, grids=("startrail:2", "ulysses")):
     """No graph break, gradients of one process, and one graph for several lengths."""
     import torch._dynamo as dynamo
     torch.manual_seed(0)
@@ -425,8 +425,8 @@ def compiled(backend):
     loss = want(**batch).loss
     loss.backward()
     errors = {}
-    for grid in ("startrail:2", "ulysses"):
-        model = make_model("Llama", "startrail", num_hidden_layers=3)
+    for grid in grids:
+        model = make_model("Llama", "startrail")
         out = torch.compile(model, backend=backend, fullgraph=True)(**st.shard(batch, grid=grid)).loss
         out.backward()
         sum_gradients(model)
