@@ -3,10 +3,11 @@
 
 # What every target compiles with. -fPIC is a plain option and not CMake's property, because the property gives
 # executables -fPIE, and then they could not share the libraries' precompiled header.
-# GCC 12 warns of overruns inside std::string where there are none (its bugs 105329 and 105651).
+# GCC 12 warns of overruns inside std::string where there are none (its bugs 105329 and 105651). Files say their names as
+# they are called here, whatever folder of this machine they lie in.
 add_library(startrail_flags INTERFACE)
 target_compile_options(
-  startrail_flags INTERFACE -Wall -Wextra -fPIC $<$<BOOL:${STARTRAIL_WERROR}>:-Werror>
+  startrail_flags INTERFACE -Wall -Wextra -fPIC -fmacro-prefix-map=${PROJECT_SOURCE_DIR}/= $<$<BOOL:${STARTRAIL_WERROR}>:-Werror>
                             $<$<CXX_COMPILER_ID:GNU>:-Wno-array-bounds;-Wno-stringop-overflow>)
 
 # startrail_library(<name> LINKS <targets>): startrail/<name>/ as the static library startrail_<name>, alias

@@ -5,6 +5,8 @@ file(GLOB _operators CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/python/operators/*.
 file(GLOB _package CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR}/python ${PROJECT_SOURCE_DIR}/python/startrail/*.py
      ${PROJECT_SOURCE_DIR}/python/startrail/py.typed)
 set(_folder ${PROJECT_BINARY_DIR}/python/startrail)
+cmake_path(GET STARTRAIL_TORCH_USED PARENT_PATH _packages)  # torch's headers say theirs in its errors
+target_compile_options(startrail_flags INTERFACE -fmacro-prefix-map=${_packages}/=)
 
 add_library(startrail_operators MODULE ${_operators})
 target_include_directories(startrail_operators PRIVATE ${PROJECT_SOURCE_DIR})

@@ -31,7 +31,8 @@ class Python(unittest.TestCase):
         self.assertIn("rank 0: q is Float on cpu, k Int", texts[6])
         self.assertIn("q holds 97 tokens on rank 0, but layout zigzag", texts[7])
         self.assertIn("rank 3: a tensor [24, 2] was given to gather", texts[8])
-        self.assertRegex(texts[9], r"rank 1 makes a cut of Long \[1, 97\] #\d+, tokens 97, .*: every rank of a group needs the same")
+        self.assertRegex(texts[9], r"rank 1 makes a cut of Long \[1, 97\] #\d+, tokens 97, .*: every rank of a group needs "
+                                   "the same")
         self.assertIn("rank 3: attention_mask hides tokens in the middle", texts[10])
         self.assertRegex(texts[11], "rank 2 makes .* grid ring, .* and rank 0 .* grid auto, ")
         self.assertIn("rank 3 makes a cut of", texts[12])

@@ -2,6 +2,7 @@
 
 // toml++ 3.3 asserts where it should report (marzer/tomlplusplus#301): "[[[" in a file would end a debug build.
 #define TOML_ASSERT(condition) static_assert(true)
+#define TOML_HEADER_ONLY 1  // only this file needs it: no library to install
 #include <toml++/toml.h>
 
 #include <algorithm>
