@@ -2,8 +2,10 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import pathlib
+import time
 
 import torch
 import torch.distributed
@@ -20,11 +22,32 @@ ops = torch.ops.startrail
 
 
 def _forget(owner: int = os.getpid()) -> None:
-    if os.getpid() == owner:  # a forked child has none of the threads that are waited for
-        ops.forget()
+    """At the end of the program: the other ranks are told that this one ends."""
+    if os.getpid() != owner:  # a forked child has none of the threads that are waited for
+        return
+    ops.forget()
+    # Gloo's threads let go of a collective's tensors some time after it is done. One that does so while Python ends
+    # aborts the process (pytorch#190489): wait until all of them have come to rest.
+    for _ in range(20):
+        states = _gloo_states()
+        if states:
+            time.sleep(0.05)  # without Python's lock, which they may be waiting for
+        if "R" not in states:
+            break
 
 
-atexit.register(_forget)  # the other ranks are told that this one ends
+def _gloo_states() -> list[str]:
+    """What the threads of torch's Gloo groups are at, as /proc says it: R computes or would."""
+    found = []
+    for thread in pathlib.Path("/proc/self/task").glob("*/stat"):
+        with contextlib.suppress(OSError):
+            name, rest = thread.read_text().split("(", 1)[1].rsplit(")", 1)
+            if name.startswith("pt_gloo"):
+                found.append(rest.split()[0])
+    return found
+
+
+atexit.register(_forget)
 
 version: str = ops.version()
 

@@ -10,11 +10,16 @@ from __future__ import annotations
 
 from typing import Any
 
+import diffusers
 import torch
 from diffusers.models.attention_dispatch import AttentionBackendName, _AttentionBackendRegistry
 
 from ._attention import GRID, AttentionOptions, attention, process_group
 from ._library import ops
+
+if not diffusers.__version__.startswith("0.42."):  # what is replaced here is no interface of theirs
+    raise ImportError(f"startrail.diffusers is written for diffusers 0.42, but {diffusers.__version__} is installed; "
+                      "pip install 'diffusers==0.42.*'")
 
 _NAME = AttentionBackendName.NATIVE
 

@@ -21,6 +21,13 @@ from transformers.masking_utils import bidirectional_mask_function, causal_mask_
 from ._attention import GRID, LAYOUT, attention, process_group
 from ._batch import Sequence, count_labels, shard
 
+# Trainer's methods that are replaced below: where one had another name, its own would run and weigh labels wrongly.
+for _name in ("get_train_dataloader", "get_eval_dataloader", "prediction_step", "_get_num_items_in_batch",
+              "_prepare_inputs", "_get_collator_with_removed_columns"):
+    if not transformers.__version__.startswith("5.") or not hasattr(transformers.Trainer, _name):
+        raise ImportError(f"startrail.transformers is written for transformers 5.22, and {transformers.__version__} differs; "
+                          "pip install 'transformers==5.22.*'")
+
 MODELS = {"llama", "qwen2", "qwen3", "mistral"}
 """Models that were compared with one process. Others may mix tokens outside of attention, where nothing can see it:
 recurrent layers, losses that balance experts, pooling over the last token."""
@@ -129,6 +136,8 @@ class Trainer(transformers.Trainer):
             raise ValueError("parallelism_config would split sequences a second time: leave it out")
         if self.label_smoother is not None or self.compute_metrics is not None or self.compute_loss_func is not None:
             raise ValueError("label smoothing, compute_metrics and compute_loss_func need whole sequences: leave them out")
+        if self.args.neftune_noise_alpha is not None:
+            raise ValueError("neftune_noise_alpha scales its noise by the length of a rank's own part: leave it out")
         if not self.args.average_tokens_across_devices:
             raise ValueError("average_tokens_across_devices=False would weigh ranks' tokens differently: leave it True")
 
@@ -139,8 +148,11 @@ class Trainer(transformers.Trainer):
         replicas, rank = (self._data.size(), self._data.rank()) if self._data is not None else (1, 0)
         seed = self.args.data_seed if self.args.data_seed is not None else self.args.seed
         sampler: DistributedSampler[Any] = DistributedSampler(dataset, replicas, rank, shuffle=shuffle, seed=seed)
-        return _Loader(dataset, batch_size=batch, sampler=sampler, collate_fn=self.data_collator,
-                       drop_last=self.args.dataloader_drop_last, num_workers=self.args.dataloader_num_workers)
+        return _Loader(dataset, batch_size=batch, sampler=sampler, drop_last=self.args.dataloader_drop_last,
+                       collate_fn=self._get_collator_with_removed_columns(self.data_collator),
+                       num_workers=self.args.dataloader_num_workers,
+                       persistent_workers=self.args.dataloader_persistent_workers,
+                       prefetch_factor=self.args.dataloader_prefetch_factor)
 
     def get_train_dataloader(self) -> DataLoader[Any]:
         """Every rank of a context group gets the same batches and takes its tokens of them."""

@@ -116,6 +116,16 @@ def dies(number, backward=True):
     return found, again
 
 
+def collectives_at_the_end():
+    """Whose tensors Gloo's threads may hold when the program ends, as its group is still referred to."""
+    global kept
+    kept = dist.group.WORLD
+    call()
+    for _ in range(50):
+        for work in [dist.all_to_all_single(torch.empty(8), torch.ones(8), async_op=True) for _ in range(4)]:
+            work.wait()
+
+
 def forks():
     """A child that ends as programs do; the status it gave."""
     call()

@@ -60,7 +60,8 @@ class Models(unittest.TestCase):
             "mesh names": "name them dp and cp", "stream": "a dataset without a length", "context mask": "use is_causal",
             "context dropout": "no dropout", "buffers": "give at least one", "buffer twice": "given twice",
             "buffer kept": "not among buffers", "diffusers mask": "compute a mask", "diffusers dropout": "compute dropout",
-            "diffusers causal": "a causal mask", "diffusers lse": "return_lse", "accelerate": "MULTI_CPU"}
+            "diffusers causal": "a causal mask", "diffusers lse": "return_lse", "accelerate": "MULTI_CPU",
+            "noise": "neftune_noise_alpha scales"}
         self.assertEqual(set(found[0]), set(expected))
         for name, part in expected.items():
             self.assertIn(part, found[0][name], name)
@@ -162,6 +163,13 @@ class Faults(unittest.TestCase):
         for code in ranks.run("faults", "forks", timeout_s=20, seconds=60):
             self.assertEqual(code, 0)
 
+    def test_programs_end_in_order(self):
+        """torch aborts one in some where a thread of Gloo lets go of a tensor while Python ends."""
+        for _ in range(4):
+            job = ranks.Ranks("faults", "collectives_at_the_end", world=8)
+            job.wait(120)
+            self.assertEqual([process.returncode for process in job.processes], [0] * 8)
+
     def test_a_rank_that_computes_is_not_dead(self):
         seconds = ranks.run("faults", "computes_long", timeout_s=2, seconds=120)
         self.assertGreater(max(seconds), 2.5)
@@ -184,6 +192,20 @@ class Package(unittest.TestCase):
 
     def test_the_command(self):
         self.assertIn("usage", self.run_in(sys.executable, "-m", "startrail", "--help").lower())
+
+    def test_refuses_in_the_words_of_the_command(self):
+        import startrail
+        for given in (dict(grid="startrail:3"), dict(grid="heads=2,team=2,ring=2"), dict(layout="spiral"), dict(tokens=0),
+                      dict(kernel="fast"), dict(backward="both"), dict(heads=3, grid="ulysses")):
+            given = {**dict(grid="ring", tokens=97, heads=4, layout="zigzag", kernel="auto", backward="auto"), **given}
+            words = [word for name, value in given.items() for word in (f"--{name}", str(value))]
+            done = subprocess.run([sys.executable, "-m", "startrail", "attend", "--ranks", "4", *words], capture_output=True,
+                                  text=True)
+            self.assertEqual(done.returncode, 2, (given, done.stderr))
+            heads = given.pop("heads")
+            with self.assertRaises(ValueError) as refused:
+                startrail.plan(startrail.AttentionOptions(**given), ranks=4, heads=heads)
+            self.assertEqual(done.stderr.strip(), f"startrail: {str(refused.exception).splitlines()[0]}")
 
     def test_a_run_is_read(self):
         """What the command trained: its metrics, and its checkpoint in transformers."""

@@ -119,6 +119,7 @@ def _of_functions(q):
             "unused", max_steps=1, use_cpu=True, report_to=[], **(arguments or {})), **more)
     bodies["own loss"] = lambda: trainer(compute_loss_func=lambda *_: None)
     bodies["own count"] = lambda: trainer(dict(average_tokens_across_devices=False))
+    bodies["noise"] = lambda: trainer(dict(neftune_noise_alpha=5.0))
     bodies["accelerate"] = _accelerate
     bodies["stream"] = lambda: trainer(train_dataset=Stream()).get_train_dataloader()
 
