@@ -60,7 +60,7 @@ std::string master_of(c10d::ProcessGroup& processes) {
   return host_name();
 }
 
-PieceLists listed_pieces(const std::vector<int64_t>& numbers, int ranks) {
+PieceLists listed_pieces(const std::vector<int64_t>& numbers) {
   auto lists = std::make_shared<std::vector<Pieces>>();
   size_t at = 0;
   const auto next = [&] {
@@ -76,7 +76,6 @@ PieceLists listed_pieces(const std::vector<int64_t>& numbers, int ranks) {
     }
     lists->push_back(std::move(pieces));
   }
-  lists->resize(std::max<size_t>(lists->size(), static_cast<size_t>(ranks)));
   return lists;
 }
 
@@ -96,7 +95,7 @@ Layout layout_of(const std::string& text, int64_t tokens, const std::vector<int6
   if (text == "lengths") {
     layout.listed = list_lengths(pieces);
   } else if (text == "listed") {
-    layout.listed = listed_pieces(pieces, ranks);
+    layout.listed = listed_pieces(pieces);
   } else {
     if (!pieces.empty()) throw UserError(cat("layout ", text, " takes no pieces; listed and lengths do"));
     layout.order = parse_order(text);

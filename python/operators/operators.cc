@@ -359,6 +359,8 @@ bool agree_on_batch(const std::vector<at::Tensor>& tensors, c10::string_view how
     if (kept->group().size() > 1)
       for (const at::Tensor& tensor : tensors) {
         const at::Tensor here = tensor.detach().to(at::kCPU).contiguous();
+        if (here.nbytes() > 0 && here.const_data_ptr() == nullptr)
+          throw UserError("a batch without data, as compilers trace with, cannot be compared: cut it outside of them");
         what += cat(here.scalar_type(), " ", here.sizes(), " ", hash(here.const_data_ptr(), here.nbytes()), ", ");
       }
     constexpr size_t kShown = 200;  // of what may list thousands of documents

@@ -64,7 +64,7 @@ class AttentionOptions:
     lengths: tuple[int, ...] = ()
     """Tokens of each rank, one after the other: a short form of `listed`."""
     pieces: tuple[tuple[Piece, ...], ...] = ()
-    """The pieces of each rank, for layout "listed"."""
+    """The pieces of each rank: what layout "listed" means."""
     key_lengths: tuple[int, ...] = ()
     key_pieces: tuple[tuple[Piece, ...], ...] = ()
     kernel: str = "auto"
@@ -76,6 +76,8 @@ def layout_arguments(layout: str, lengths: Sequence[int], pieces: Sequence[Seque
         raise ValueError(f"lengths= lays tokens out by itself: leave out {'pieces=' if pieces else f'layout={layout!r}'}")
     if lengths:
         return "lengths", list(lengths)
+    if pieces and layout == LAYOUT:
+        layout = "listed"
     flat: list[int] = []
     for rank in pieces:
         flat.append(len(rank))
@@ -93,8 +95,21 @@ def group_name(group: GroupLike) -> str:
         if group is None:
             raise ValueError("there is no process group yet: call torch.distributed.init_process_group first")
     if isinstance(group, DeviceMesh):
+        if group.ndim != 1:
+            raise ValueError(f"a mesh of {group.ndim} dimensions: give one of them, such as mesh['cp']")
         group = group.get_group()
+    if isinstance(group, int):  # what torch gives ranks that are not in a new group
+        raise ValueError("this rank is none of the group's: only those call")
+    if not isinstance(group, dist.ProcessGroup):
+        raise ValueError(f"a group of type {type(group).__name__}: give a ProcessGroup, a mesh of one dimension, or None")
     return group.group_name
+
+
+def scale_argument(scale: float | None) -> float:
+    """A scale as torch's functions take it, for our options."""
+    if scale == 0.0:
+        raise ValueError("scale 0.0 is no factor of scores: give a positive number, or None for 1 / sqrt(dim)")
+    return scale or 0.0
 
 
 def process_group(group: GroupLike) -> dist.ProcessGroup:

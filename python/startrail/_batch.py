@@ -5,7 +5,7 @@ import contextlib
 import dataclasses
 import warnings
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -25,6 +25,7 @@ from ._attention import (
     layout_arguments,
     positions,
     process_group,
+    scale_argument,
 )
 from ._library import ops
 
@@ -57,8 +58,8 @@ class Sequence:
 
     def _options(self, causal: bool, window: int, scale: float | None) -> AttentionOptions:
         mask = Mask(causal, window, self.documents, self.prefix)
-        return AttentionOptions(grid=self.grid, tokens=self.tokens, layout=self.layout, mask=mask, scale=scale or 0.0,
-                                backward=self.backward, lengths=self.lengths, pieces=self.pieces)
+        return AttentionOptions(grid=self.grid, tokens=self.tokens, layout=self.layout, mask=mask, backward=self.backward,
+                                scale=scale_argument(scale), lengths=self.lengths, pieces=self.pieces)
 
     def positions(self) -> torch.Tensor:
         """The tokens this rank holds."""
@@ -132,6 +133,10 @@ def shard(batch: Mapping[str, Any], group: GroupLike = None, *, grid: str = GRID
     return cut
 
 
+if not TYPE_CHECKING:
+    shard = torch.compiler.disable(shard)  # it compares what ranks hold, which a tracer has not
+
+
 @contextlib.contextmanager
 def _refused_by_all(group: str) -> Iterator[None]:
     """What one rank refuses, all refuse, instead of waiting for it."""
@@ -159,6 +164,9 @@ def _cut(batch: Mapping[str, Any], how: Sequence, ignore_index: int
     first = batch.get("input_ids", batch.get("inputs_embeds"))
     if first is None:
         raise ValueError("the batch has neither input_ids nor inputs_embeds: shard cannot tell its length")
+    for key in ("input_ids", "inputs_embeds", "attention_mask", "position_ids", "labels", "shift_labels"):
+        if batch.get(key) is not None and not torch.is_tensor(batch[key]):
+            raise ValueError(f"{key} is a {type(batch[key]).__name__}: give tensors [batch, tokens, ...]")
     mask = batch.get("attention_mask")
     if mask is not None and mask.dim() != 2:
         raise ValueError(f"attention_mask {list(mask.shape)} is no mask of tokens: give [batch, tokens], or documents=, "
@@ -166,7 +174,7 @@ def _cut(batch: Mapping[str, Any], how: Sequence, ignore_index: int
     if mask is not None and not bool(mask.all()):
         if documents:
             raise ValueError("attention_mask has padding and documents= says where documents are: give one of them")
-        if "position_ids" in batch:
+        if batch.get("position_ids") is not None:
             raise ValueError("attention_mask has padding and position_ids are given: leave them out, they follow")
         _check_padding(mask)
         batch, documents = _pack(batch, mask)
@@ -191,7 +199,7 @@ def _cut(batch: Mapping[str, Any], how: Sequence, ignore_index: int
             cut[key] = value.index_select(1, mine)
         else:
             raise ValueError(f"{key} {list(value.shape)} has no second dimension of {tokens} tokens to cut: leave it out")
-    if "position_ids" not in cut:
+    if cut.get("position_ids") is None:
         where = torch.cat([torch.arange(n, device=first.device) for n in (documents or (tokens,))])
         cut["position_ids"] = where.index_select(0, mine).expand(first.shape[0], -1)
     # Without it transformers takes the jump between a zigzag's two pieces for the start of another document.
@@ -244,6 +252,12 @@ def _length(buffers: list[torch.Tensor], dims: list[int], keep: set[torch.Tensor
     """Of the sequence that context_parallel is to cut."""
     if not buffers or len(buffers) != len(dims):
         raise ValueError(f"{len(buffers)} buffers and {len(dims)} buffer_seq_dims: give at least one, and as many of both")
+    for one, dim in zip(buffers, dims):
+        if not -one.dim() <= dim < one.dim():
+            raise ValueError(f"a buffer {list(one.shape)} has no dimension {dim}: give that of the sequence")
+        if one.requires_grad:
+            raise ValueError("a buffer that requires a gradient is cut in place, which autograd cannot follow: take the "
+                             "tokens of startrail.positions from it instead")
     tokens = buffers[0].shape[dims[0]]
     if any(one.shape[dim] != tokens for one, dim in zip(buffers, dims)):
         raise ValueError("the buffers' sequences differ in length: give buffers of one sequence")
@@ -260,10 +274,11 @@ def context_parallel(mesh: GroupLike, *, buffers: list[torch.Tensor] | None = No
                      no_restore_buffers: set[torch.Tensor] | None = None, grid: str = GRID, layout: str = LAYOUT,
                      documents: tuple[int, ...] = ()) -> Iterator[Sequence]:
     """torch.distributed.tensor.experimental.context_parallel, call for call: cuts the buffers in place along their
-    sequence, and lets scaled_dot_product_attention attend to the whole of it. The backward pass belongs inside.
+    sequence, and lets scaled_dot_product_attention attend to the whole of it. The backward pass belongs inside. Ranks may
+    hold different numbers of tokens: sum the loss over a rank's own and divide by all, as means of ranks do not add up.
 
     >>> with startrail.context_parallel(mesh["cp"], buffers=[x, y], buffer_seq_dims=[1, 1], no_restore_buffers={x, y}):
-    ...     loss = loss_fn(model(x), y); loss.backward()
+    ...     loss = F.mse_loss(model(x), y, reduction="sum") / count_of_the_whole; loss.backward()
     """
     buffers, dims, keep = buffers or [], buffer_seq_dims or [], no_restore_buffers or set()
     name = group_name(mesh)
@@ -276,6 +291,7 @@ def context_parallel(mesh: GroupLike, *, buffers: list[torch.Tensor] | None = No
         part = one.detach().index_select(dim, mine.to(one.device))
         one.data = part
     true_attention = F.scaled_dot_product_attention
+    ran = False
 
     def split_attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
                         attn_mask: torch.Tensor | None = None, dropout_p: float = 0.0, is_causal: bool = False,
@@ -286,6 +302,8 @@ def context_parallel(mesh: GroupLike, *, buffers: list[torch.Tensor] | None = No
         if query.shape[2] != len(mine) or key.shape[2] != len(mine):
             raise ValueError(f"{query.shape[2]} queries and {key.shape[2]} keys, but this rank holds {len(mine)} tokens of "
                              "the sequence that context_parallel has cut")
+        nonlocal ran
+        ran = True
         return attention(query, key, value, sequence.options(is_causal, 0, scale), sequence.group)
 
     true_heads = F.multi_head_attention_forward
@@ -303,6 +321,9 @@ def context_parallel(mesh: GroupLike, *, buffers: list[torch.Tensor] | None = No
     F.multi_head_attention_forward = split_heads
     try:
         yield sequence
+        if not ran:
+            warnings.warn("no scaled_dot_product_attention was called inside startrail.context_parallel: attention of "
+                          "another name, or imported by its name, is of each rank's own tokens only", stacklevel=3)
     finally:
         F.scaled_dot_product_attention = true_attention
         F.multi_head_attention_forward = true_heads

@@ -14,7 +14,7 @@ import diffusers
 import torch
 from diffusers.models.attention_dispatch import AttentionBackendName, _AttentionBackendRegistry
 
-from ._attention import GRID, AttentionOptions, attention, process_group
+from ._attention import GRID, AttentionOptions, attention, process_group, scale_argument
 from ._library import ops
 
 if not diffusers.__version__.startswith("0.42."):  # what is replaced here is no interface of theirs
@@ -55,7 +55,7 @@ def install(grid: str = GRID) -> None:
         tokens, keys = lengths[:group.size()], lengths[group.size():]
         options = AttentionOptions(grid, tokens=sum(tokens), key_tokens=sum(keys) if keys != tokens else 0,
                                    lengths=tuple(tokens), key_lengths=tuple(keys) if keys != tokens else (),
-                                   scale=scale or 0.0)
+                                   scale=scale_argument(scale))
         q, k, v = (x.transpose(1, 2) for x in (query, key, value))
         return attention(q, k, v, options, group).transpose(1, 2)
 

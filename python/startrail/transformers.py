@@ -14,19 +14,20 @@ import torch
 import torch.distributed as dist
 import transformers
 from torch.distributed.device_mesh import DeviceMesh
-from torch.utils.data import DataLoader, Dataset, DistributedSampler, IterableDataset
+from torch.utils.data import BatchSampler, DataLoader, Dataset, DistributedSampler, IterableDataset
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import bidirectional_mask_function, causal_mask_function
 
-from ._attention import GRID, LAYOUT, attention, process_group
+from ._attention import GRID, LAYOUT, attention, checkpoint_contexts, process_group
 from ._batch import Sequence, count_labels, shard
 
 # Trainer's methods that are replaced below: where one had another name, its own would run and weigh labels wrongly.
-for _name in ("get_train_dataloader", "get_eval_dataloader", "prediction_step", "_get_num_items_in_batch",
-              "_prepare_inputs", "_get_collator_with_removed_columns"):
+for _name in ("get_train_dataloader", "get_eval_dataloader", "get_test_dataloader", "prediction_step", "get_cp_size",
+              "_get_num_items_in_batch", "_prepare_inputs", "_track_num_input_tokens",
+              "_get_collator_with_removed_columns"):
     if not transformers.__version__.startswith("5.") or not hasattr(transformers.Trainer, _name):
-        raise ImportError(f"startrail.transformers is written for transformers 5.22, and {transformers.__version__} differs; "
-                          "pip install 'transformers==5.22.*'")
+        raise ImportError("startrail.transformers is written for transformers 5.22, and "
+                          f"{transformers.__version__} differs; pip install 'transformers==5.22.*'")
 
 MODELS = {"llama", "qwen2", "qwen3", "mistral"}
 """Models that were compared with one process. Others may mix tokens outside of attention, where nothing can see it:
@@ -97,12 +98,18 @@ AttentionInterface.register("startrail", attention_forward)
 AttentionMaskInterface.register("startrail", attention_mask)
 
 
-class _Loader(DataLoader):  # type: ignore[type-arg]
-    """Trainer tells it the epoch."""
+class _Batches(BatchSampler):
+    """Trainer tells it the epoch; also where it skips batches, since accelerate wraps these and not the loader then."""
 
     def set_epoch(self, epoch: int) -> None:
         if isinstance(self.sampler, DistributedSampler):
             self.sampler.set_epoch(epoch)
+
+
+class _Loader(DataLoader):  # type: ignore[type-arg]
+    def set_epoch(self, epoch: int) -> None:
+        if isinstance(self.batch_sampler, _Batches):
+            self.batch_sampler.set_epoch(epoch)
 
 
 class Trainer(transformers.Trainer):
@@ -136,6 +143,11 @@ class Trainer(transformers.Trainer):
             raise ValueError("parallelism_config would split sequences a second time: leave it out")
         if self.label_smoother is not None or self.compute_metrics is not None or self.compute_loss_func is not None:
             raise ValueError("label smoothing, compute_metrics and compute_loss_func need whole sequences: leave them out")
+        checkpointing: Any = self.args.gradient_checkpointing_kwargs or {}
+        contexts = checkpointing.get("context_fn")
+        if self.args.torch_compile and self.args.gradient_checkpointing and contexts is not checkpoint_contexts:
+            raise ValueError("torch_compile with gradient_checkpointing needs gradient_checkpointing_kwargs="
+                             "dict(use_reentrant=False, context_fn=startrail.checkpoint_contexts)")
         if self.args.neftune_noise_alpha is not None:
             raise ValueError("neftune_noise_alpha scales its noise by the length of a rank's own part: leave it out")
         if not self.args.average_tokens_across_devices:
@@ -148,7 +160,7 @@ class Trainer(transformers.Trainer):
         replicas, rank = (self._data.size(), self._data.rank()) if self._data is not None else (1, 0)
         seed = self.args.data_seed if self.args.data_seed is not None else self.args.seed
         sampler: DistributedSampler[Any] = DistributedSampler(dataset, replicas, rank, shuffle=shuffle, seed=seed)
-        return _Loader(dataset, batch_size=batch, sampler=sampler, drop_last=self.args.dataloader_drop_last,
+        return _Loader(dataset, batch_sampler=_Batches(sampler, batch, self.args.dataloader_drop_last),
                        collate_fn=self._get_collator_with_removed_columns(self.data_collator),
                        num_workers=self.args.dataloader_num_workers,
                        persistent_workers=self.args.dataloader_persistent_workers,
@@ -164,10 +176,27 @@ class Trainer(transformers.Trainer):
         return self._loader(self.train_dataset, self.args.per_device_train_batch_size, strategy == "random")
 
     def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader[Any]:
-        dataset = self.eval_dataset if eval_dataset is None else eval_dataset
-        if dataset is None or isinstance(dataset, (dict, str)):
-            raise ValueError("Trainer: evaluation requires one eval_dataset; several are evaluated one by one")
+        dataset: Any = self.eval_dataset if eval_dataset is None else eval_dataset
+        if isinstance(dataset, str):
+            dataset = self.eval_dataset[dataset]  # type: ignore[index]
+        if dataset is None or isinstance(dataset, dict):
+            raise ValueError("Trainer: evaluation requires an eval_dataset; several are evaluated one by one")
+        # The sampler gives data ranks equally many rows, the last of them twice where their number does not divide.
+        replicas, rank = (self._data.size(), self._data.rank()) if self._data is not None else (1, 0)
+        self._rows_left = (len(dataset) - rank + replicas - 1) // replicas
         return self._loader(dataset, self.args.per_device_eval_batch_size, False)
+
+    def get_test_dataloader(self, test_dataset: Any) -> DataLoader[Any]:
+        return self.get_eval_dataloader(test_dataset)
+
+    def get_cp_size(self) -> int:
+        """So that Trainer counts each row once."""
+        return self._context.size()
+
+    def _track_num_input_tokens(self, inputs: dict[str, Any]) -> None:
+        before = self.state.num_input_tokens_seen
+        super()._track_num_input_tokens(inputs)  # type: ignore[no-untyped-call]
+        self.state.num_input_tokens_seen = before + (self.state.num_input_tokens_seen - before) // self._context.size()
 
     def _get_num_items_in_batch(self, batch_samples: list[Any], device: torch.device) -> torch.Tensor:
         """Trainer would count each label once for each rank."""
@@ -177,15 +206,29 @@ class Trainer(transformers.Trainer):
         return count
 
     def _prepare_inputs(self, inputs: dict[str, Any]) -> dict[str, Any]:
-        part = shard(super()._prepare_inputs(inputs), self._context, grid=self._grid, layout=self._layout)
+        part: dict[str, Any] = shard(super()._prepare_inputs(inputs), self._context, grid=self._grid, layout=self._layout)
         part.pop("num_items_in_batch", None)  # Trainer brings that of all batches of a step
         return part
 
     def prediction_step(self, model: Any, inputs: dict[str, Any], prediction_loss_only: bool,
                         ignore_keys: list[str] | None = None) -> tuple[torch.Tensor | None, None, None]:
-        """The loss of a whole batch, on every rank."""
+        """The loss of a whole batch, on every rank; it counts once for each of its rows."""
+        held = len(next(value for value in inputs.values() if torch.is_tensor(value)))
+        rows = min(held, self._rows_left)
+        self._rows_left -= rows
+        if 0 < rows < held:
+            inputs = {key: value[:rows] if torch.is_tensor(value) else value for key, value in inputs.items()}
         count = count_labels(inputs)
         with torch.no_grad(), self.compute_loss_context_manager():
             loss = model(**self._prepare_inputs(inputs), num_items_in_batch=count).loss.detach()
         dist.all_reduce(loss, group=self._context)
+
+        def gathered(_losses: torch.Tensor) -> torch.Tensor:  # of as many as a full batch has rows
+            mine = torch.stack([loss.double(), torch.tensor(float(rows), dtype=torch.float64)])
+            all_of = [torch.empty_like(mine) for _ in range(self._data.size())] if self._data is not None else [mine]
+            if self._data is not None:
+                dist.all_gather(all_of, mine, group=self._data)
+            return torch.cat([one[0].repeat(int(one[1])) for one in all_of])
+
+        self.gather_function = gathered  # evaluation asks for it right after this
         return loss, None, None

@@ -187,7 +187,7 @@ def documents():
     for row, (part, n) in enumerate(zip(ids[0].split(lengths), lengths)):
         padded[row, :n], mask[row, :n] = part, 1
     for title, batch, given in (
-            ("documents", dict(input_ids=ids, labels=ids.clone()), dict(documents=lengths)),
+            ("documents", dict(input_ids=ids, labels=ids.clone(), position_ids=None), dict(documents=lengths)),
             ("positions", dict(input_ids=ids, labels=ids.clone(), position_ids=positions), {}),
             ("padded rows", dict(input_ids=padded, labels=padded.masked_fill(mask == 0, -100), attention_mask=mask), {})):
         model = make_model("Llama", "startrail")

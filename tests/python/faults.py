@@ -146,7 +146,7 @@ def forks():
 
 def computes_long():
     """Three ranks wait for one that computes for longer than the timeout."""
-    tokens = 14000
+    tokens = 20000
     lengths = (tokens - 3, 1, 1, 1)
     q = torch.randn(1, 8, lengths[dist.get_rank()], 64)
     start = time.monotonic()

@@ -162,8 +162,11 @@ def _encoder_layer():
 
 
 class Rows(torch.utils.data.Dataset):
+    def __init__(self, count=16):
+        self.count = count
+
     def __len__(self):
-        return 16
+        return self.count
 
     def __getitem__(self, i):
         ids = torch.randint(0, 101, (TOKENS,), generator=torch.Generator().manual_seed(i))
@@ -173,17 +176,39 @@ class Rows(torch.utils.data.Dataset):
 
 
 def trained(trainer, model, folder, batch=2, **more):
-    """4 steps of 2 batches with clipping, then an evaluation: losses, gradient norms, weights."""
+    """4 steps of 2 batches with clipping, then evaluations of 5 rows in batches of 2 and of 1, and a prediction: losses,
+    gradient norms, tokens seen and losses of evaluation; weights."""
     import transformers
     arguments = transformers.TrainingArguments(
         folder, per_device_train_batch_size=batch, gradient_accumulation_steps=2, max_steps=4, learning_rate=1e-2,
         optim="sgd", lr_scheduler_type="constant", logging_steps=1, report_to=[], save_strategy="no", use_cpu=True,
         max_grad_norm=1.0, disable_tqdm=True, train_sampling_strategy="sequential", eval_strategy="steps", eval_steps=4,
-        per_device_eval_batch_size=2, prediction_loss_only=True)
-    one = trainer(model=model, args=arguments, train_dataset=Rows(), eval_dataset=Rows(), **more)
+        per_device_eval_batch_size=batch, prediction_loss_only=True, include_num_input_tokens_seen="all")
+    one = trainer(model=model, args=arguments, train_dataset=Rows(), eval_dataset={"few": Rows(5)}, **more)
     one.train()
-    return ([(row.get("loss"), row.get("grad_norm"), row.get("eval_loss")) for row in one.state.log_history],
+    arguments.per_device_eval_batch_size = 1
+    one.evaluate()
+    one.state.log_history.append(one.predict(Rows(5)).metrics)
+    return ([[row.get(name) for name in ("loss", "grad_norm", "num_input_tokens_seen", "eval_few_loss", "test_loss")]
+             for row in one.state.log_history],
             {name: value.detach().clone() for name, value in one.model.state_dict().items()})
+
+
+def resumed(folder):
+    """A run that goes on in the middle of a shuffled epoch makes the steps of one that was not stopped."""
+    import startrail.transformers
+    import transformers
+
+    def run(where, **more):
+        arguments = transformers.TrainingArguments(
+            where, per_device_train_batch_size=2, max_steps=9, learning_rate=1e-2, optim="sgd", logging_steps=1,
+            report_to=[], save_strategy="steps", save_steps=7, use_cpu=True, disable_tqdm=True)
+        one = startrail.transformers.Trainer(model=make_model("Llama", "startrail"), args=arguments, train_dataset=Rows(10),
+                                             grid="startrail:2")
+        one.train(**more)
+        return [row["loss"] for row in one.state.log_history if "loss" in row]
+
+    return run(f"{folder}/whole"), run(f"{folder}/again", resume_from_checkpoint=f"{folder}/whole/checkpoint-7")
 
 
 def trainer(folder):
@@ -270,6 +295,8 @@ def compiled(backend, grids=("startrail:2", "ulysses")):
     errors["two"] = two_attentions(backend)
     dynamo.reset()
     if backend == "aot_eager":
+        step = torch.compile(lambda batch: model(**st.shard(batch)).loss, backend=backend)  # shard breaks the graph
+        assert torch.allclose(step(batch), model(**st.shard(batch)).loss, rtol=1e-5)
         function = torch.compile(lambda x, n: st.attention(x, x, x, st.AttentionOptions("ring", n)), backend=backend,
                                  fullgraph=True, dynamic=True)
         for tokens in (97, 131, 64):

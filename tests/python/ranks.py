@@ -62,6 +62,7 @@ class Ranks:
         lost = [rank for rank, result in enumerate(results) if result is None and rank not in (expect or ())]
         if lost:
             raise Failed(f"rank {lost[0]} ended with {self.processes[lost[0]].returncode}\n{self.log(lost[0])}")
+        self.folder.cleanup()
         return results
 
     def log(self, rank):
@@ -75,7 +76,6 @@ def run(module, function, world=4, seconds=600, **arguments):
     """Results of all ranks; the first error of any is raised here."""
     job = Ranks(module, function, world, **arguments)
     results = job.wait(seconds)
-    job.folder.cleanup()
     for rank, result in enumerate(results):
         if isinstance(result, dict) and "error" in result:
             raise Failed(f"rank {rank}: {result['error']}")

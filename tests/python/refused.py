@@ -67,6 +67,11 @@ def refusals():
         "vmap": lambda: torch.func.vmap(lambda x: st.attention(x, x, x, options))(q[None]),
         "func.grad": lambda: torch.func.grad(lambda x: st.attention(x, x, x, options).sum())(q),
         "half": lambda: st.attention(q.half(), q.half(), q.half(), options),
+        "mesh of two": lambda: st.attention(q, q, q, options, dist.device_mesh.init_device_mesh("cpu", (2, 2))),
+        "no member": lambda: st.attention(q, q, q, options, dist.GroupMember.NON_GROUP_MEMBER),
+        "a group of numbers": lambda: st.shard(batch, [0, 1]),
+        "lists": lambda: st.shard(dict(input_ids=[[1, 2, 3]])),
+        "few pieces": lambda: st.positions(TOKENS, pieces=(((0, 50, 1),), ((50, 47, 1),))),
         "double backward": lambda: _double_backward(q, options),
         **_of_functions(q),
     }
@@ -120,6 +125,7 @@ def _of_functions(q):
     bodies["own loss"] = lambda: trainer(compute_loss_func=lambda *_: None)
     bodies["own count"] = lambda: trainer(dict(average_tokens_across_devices=False))
     bodies["noise"] = lambda: trainer(dict(neftune_noise_alpha=5.0))
+    bodies["compiled checkpoints"] = lambda: trainer(dict(torch_compile=True, gradient_checkpointing=True))
     bodies["accelerate"] = _accelerate
     bodies["stream"] = lambda: trainer(train_dataset=Stream()).get_train_dataloader()
 
@@ -129,6 +135,7 @@ def _of_functions(q):
             F.scaled_dot_product_attention(q, q, q, **more)
 
     bodies["context mask"] = lambda: inside(attn_mask=torch.ones(1, 1))
+    bodies["context scale"] = lambda: inside(scale=0.0)
     bodies["context dropout"] = lambda: inside(dropout_p=0.1)
 
     def weights():
@@ -142,6 +149,8 @@ def _of_functions(q):
     x = torch.zeros(1, TOKENS, 8)
     bodies["buffers"] = lambda: enter([])
     bodies["buffer twice"] = lambda: enter([x, x])
+    bodies["buffer dim"] = lambda: st.context_parallel(None, buffers=[x], buffer_seq_dims=[3]).__enter__()
+    bodies["buffer with gradient"] = lambda: enter([x.clone().requires_grad_()])
     bodies["buffer kept"] = lambda: enter([x], no_restore_buffers={torch.zeros(1)})
     startrail.diffusers.install("ring")
     split = dispatch._AttentionBackendRegistry._backends[dispatch.AttentionBackendName.NATIVE]
