@@ -7,12 +7,14 @@ macro(startrail_depend package debian)
   endif()
 endmacro()
 
-# startrail_depend_library(<library> <header> <Debian package>): the same for a library without a package for CMake. Its
+# startrail_depend_files(<Debian package> <header> [<library>]): the same for what has no package for CMake. The library's
 # file is STARTRAIL_LIBRARY_<library>.
-macro(startrail_depend_library library header debian)
-  find_library(STARTRAIL_LIBRARY_${library} ${library})
-  find_path(STARTRAIL_HEADER_${library} ${header})
-  if(NOT STARTRAIL_LIBRARY_${library} OR NOT STARTRAIL_HEADER_${library})
-    message(FATAL_ERROR "${library} is missing. Run `make setup`, or on Debian and Ubuntu: apt-get install ${debian}")
+macro(startrail_depend_files debian header)
+  find_path(STARTRAIL_HEADER_${header} ${header})
+  if(NOT "${ARGN}" STREQUAL "")
+    find_library(STARTRAIL_LIBRARY_${ARGN} ${ARGN})
+  endif()
+  if(NOT STARTRAIL_HEADER_${header} OR (NOT "${ARGN}" STREQUAL "" AND NOT STARTRAIL_LIBRARY_${ARGN}))
+    message(FATAL_ERROR "${header} or its library is missing. Run `make setup`, or on Debian and Ubuntu: apt-get install ${debian}")
   endif()
 endmacro()

@@ -123,9 +123,7 @@ def shard(batch: Mapping[str, Any], group: GroupLike = None, *, grid: str = GRID
     with _refused_by_all(name):
         how = Sequence(0, name, grid, layout, tuple(lengths), pieces, tuple(documents), prefix, backward)
         sequence, cut, count = _cut(batch, how, ignore_index)
-    if _agree(sequence, [value for value in batch.values() if torch.is_tensor(value)]):
-        warnings.warn("startrail.shard has cut several batches and no attention of StarTrail ran on them: without "
-                      'attn_implementation="startrail" each rank attends to its own tokens only', stacklevel=2)
+    _agree(sequence, [value for value in batch.values() if torch.is_tensor(value)])
     if count is not None:
         if data_group is not None:
             dist.all_reduce(count, group=process_group(data_group))
@@ -149,12 +147,14 @@ def _refused_by_all(group: str) -> Iterator[None]:
         raise
 
 
-def _agree(sequence: Sequence, tensors: list[torch.Tensor]) -> bool:
-    """ValueError on all ranks when they were not given the same. True once: when only batches were cut so far."""
+def _agree(sequence: Sequence, tensors: list[torch.Tensor]) -> None:
+    """ValueError on all ranks when they were not given the same; a warning, once, when only batches were cut so far."""
     values = {field.name: getattr(sequence, field.name) for field in dataclasses.fields(sequence) if field.name != "group"}
     how = ", ".join(f"{name} {value}" for name, value in values.items() if value)
-    idle: bool = ops.agree_on_batch(tensors, how, "", sequence.group)
-    return idle
+    if ops.agree_on_batch(tensors, how, "", sequence.group):
+        warnings.warn("startrail has cut several batches and no attention of StarTrail ran on them, so each rank attends "
+                      'to its own tokens only: a model for shard needs attn_implementation="startrail", one inside '
+                      "context_parallel calls torch.nn.functional.scaled_dot_product_attention by that name", stacklevel=4)
 
 
 def _cut(batch: Mapping[str, Any], how: Sequence, ignore_index: int
@@ -291,7 +291,6 @@ def context_parallel(mesh: GroupLike, *, buffers: list[torch.Tensor] | None = No
         part = one.detach().index_select(dim, mine.to(one.device))
         one.data = part
     true_attention = F.scaled_dot_product_attention
-    ran = False
 
     def split_attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
                         attn_mask: torch.Tensor | None = None, dropout_p: float = 0.0, is_causal: bool = False,
@@ -302,8 +301,6 @@ def context_parallel(mesh: GroupLike, *, buffers: list[torch.Tensor] | None = No
         if query.shape[2] != len(mine) or key.shape[2] != len(mine):
             raise ValueError(f"{query.shape[2]} queries and {key.shape[2]} keys, but this rank holds {len(mine)} tokens of "
                              "the sequence that context_parallel has cut")
-        nonlocal ran
-        ran = True
         return attention(query, key, value, sequence.options(is_causal, 0, scale), sequence.group)
 
     true_heads = F.multi_head_attention_forward
@@ -321,9 +318,6 @@ def context_parallel(mesh: GroupLike, *, buffers: list[torch.Tensor] | None = No
     F.multi_head_attention_forward = split_heads
     try:
         yield sequence
-        if not ran:
-            warnings.warn("no scaled_dot_product_attention was called inside startrail.context_parallel: attention of "
-                          "another name, or imported by its name, is of each rank's own tokens only", stacklevel=3)
     finally:
         F.scaled_dot_product_attention = true_attention
         F.multi_head_attention_forward = true_heads

@@ -27,7 +27,7 @@ def _forget(owner: int = os.getpid()) -> None:
         return
     ops.forget()
     # Gloo's threads let go of a collective's tensors some time after it is done. One that does so while Python ends
-    # aborts the process (pytorch#190489): wait until all of them have come to rest.
+    # aborts the process (pytorch#179291): wait until all of them have come to rest.
     for _ in range(20):
         states = _gloo_states()
         if states:

@@ -22,12 +22,11 @@ from ._attention import GRID, LAYOUT, attention, checkpoint_contexts, process_gr
 from ._batch import Sequence, count_labels, shard
 
 # Trainer's methods that are replaced below: where one had another name, its own would run and weigh labels wrongly.
-for _name in ("get_train_dataloader", "get_eval_dataloader", "get_test_dataloader", "prediction_step", "get_cp_size",
-              "_get_num_items_in_batch", "_prepare_inputs", "_track_num_input_tokens",
-              "_get_collator_with_removed_columns"):
-    if not transformers.__version__.startswith("5.") or not hasattr(transformers.Trainer, _name):
-        raise ImportError("startrail.transformers is written for transformers 5.22, and "
-                          f"{transformers.__version__} differs; pip install 'transformers==5.22.*'")
+_REPLACED = ("get_train_dataloader", "get_eval_dataloader", "get_test_dataloader", "prediction_step", "get_cp_size",
+             "_get_num_items_in_batch", "_prepare_inputs", "_track_num_input_tokens", "_get_collator_with_removed_columns")
+if not transformers.__version__.startswith("5.") or not all(hasattr(transformers.Trainer, name) for name in _REPLACED):
+    raise ImportError(f"startrail.transformers is written for transformers 5.22, and {transformers.__version__} differs; "
+                      "pip install 'transformers==5.22.*'")
 
 MODELS = {"llama", "qwen2", "qwen3", "mistral"}
 """Models that were compared with one process. Others may mix tokens outside of attention, where nothing can see it:
@@ -153,11 +152,15 @@ class Trainer(transformers.Trainer):
         if not self.args.average_tokens_across_devices:
             raise ValueError("average_tokens_across_devices=False would weigh ranks' tokens differently: leave it True")
 
+    def _place(self) -> tuple[int, int]:
+        """How many ranks hold different rows, and which of them this is."""
+        return (self._data.size(), self._data.rank()) if self._data is not None else (1, 0)
+
     def _loader(self, dataset: Dataset[Any], batch: int, shuffle: bool) -> DataLoader[Any]:
         if isinstance(dataset, IterableDataset):
             raise ValueError("a dataset without a length cannot be given out to ranks by index: give one with __len__ and "
                              "__getitem__")
-        replicas, rank = (self._data.size(), self._data.rank()) if self._data is not None else (1, 0)
+        replicas, rank = self._place()
         seed = self.args.data_seed if self.args.data_seed is not None else self.args.seed
         sampler: DistributedSampler[Any] = DistributedSampler(dataset, replicas, rank, shuffle=shuffle, seed=seed)
         return _Loader(dataset, batch_sampler=_Batches(sampler, batch, self.args.dataloader_drop_last),
@@ -181,10 +184,11 @@ class Trainer(transformers.Trainer):
             dataset = self.eval_dataset[dataset]  # type: ignore[index]
         if dataset is None or isinstance(dataset, dict):
             raise ValueError("Trainer: evaluation requires an eval_dataset; several are evaluated one by one")
-        # The sampler gives data ranks equally many rows, the last of them twice where their number does not divide.
-        replicas, rank = (self._data.size(), self._data.rank()) if self._data is not None else (1, 0)
+        loader = self._loader(dataset, self.args.per_device_eval_batch_size, False)
+        # The sampler gives data ranks equally many rows: the first again where their number does not divide.
+        replicas, rank = self._place()
         self._rows_left = (len(dataset) - rank + replicas - 1) // replicas
-        return self._loader(dataset, self.args.per_device_eval_batch_size, False)
+        return loader
 
     def get_test_dataloader(self, test_dataset: Any) -> DataLoader[Any]:
         return self.get_eval_dataloader(test_dataset)
@@ -224,11 +228,12 @@ class Trainer(transformers.Trainer):
         dist.all_reduce(loss, group=self._context)
 
         def gathered(_losses: torch.Tensor) -> torch.Tensor:  # of as many as a full batch has rows
-            mine = torch.stack([loss.double(), torch.tensor(float(rows), dtype=torch.float64)])
-            all_of = [torch.empty_like(mine) for _ in range(self._data.size())] if self._data is not None else [mine]
-            if self._data is not None:
-                dist.all_gather(all_of, mine, group=self._data)
-            return torch.cat([one[0].repeat(int(one[1])) for one in all_of])
+            if self._data is None:
+                return torch.cat([loss[None]] * rows)
+            mine = torch.tensor([loss.item(), rows], dtype=torch.float64)
+            everyone = [torch.empty_like(mine) for _ in range(self._data.size())]
+            dist.all_gather(everyone, mine, group=self._data)
+            return torch.cat([one[0].repeat(int(one[1])) for one in everyone])
 
         self.gather_function = gathered  # evaluation asks for it right after this
         return loss, None, None

@@ -189,7 +189,8 @@ def documents():
     for title, batch, given in (
             ("documents", dict(input_ids=ids, labels=ids.clone(), position_ids=None), dict(documents=lengths)),
             ("positions", dict(input_ids=ids, labels=ids.clone(), position_ids=positions), {}),
-            ("padded rows", dict(input_ids=padded, labels=padded.masked_fill(mask == 0, -100), attention_mask=mask), {})):
+            ("padded rows", dict(input_ids=padded, labels=padded.masked_fill(mask == 0, -100), attention_mask=mask,
+                                  position_ids=None), {})):
         model = make_model("Llama", "startrail")
         part = model(**st.shard(batch, grid="startrail:2", **given)).loss
         part.backward()

@@ -64,7 +64,8 @@ class Models(unittest.TestCase):
             "noise": "neftune_noise_alpha scales", "compiled checkpoints": "context_fn=startrail.checkpoint_contexts",
             "mesh of two": "a mesh of 2 dimensions", "no member": "none of the group's", "a group of numbers": "type list",
             "lists": "input_ids is a list", "context scale": "scale 0.0 is no factor", "buffer dim": "no dimension 3",
-            "buffer with gradient": "autograd cannot follow", "few pieces": "pieces for 2 ranks, not for 4"}
+            "buffer with gradient": "autograd cannot follow", "few pieces": "pieces for 2 ranks, not for 4",
+            "traced": "without data", "stream to evaluate": "a dataset without a length"}
         self.assertEqual(set(found[0]), set(expected))
         for name, part in expected.items():
             self.assertIn(part, found[0][name], name)
@@ -235,6 +236,13 @@ class Package(unittest.TestCase):
                 file.write("7\n")
             with self.assertRaisesRegex(ValueError, "line [0-9]+ is no row of a run: 7"):
                 startrail.load_run(f"{folder}/run")
+
+    def test_other_versions_are_refused(self):
+        for name, other in (("transformers", "4.57.1"), ("diffusers", "0.43.0"), ("torch", "2.14.0")):
+            part = "startrail" if name == "torch" else f"startrail.{name}"
+            said = subprocess.run([sys.executable, "-c", f"import {name}; {name}.__version__ = '{other}'; import {part}"],
+                                  capture_output=True, text=True).stderr
+            self.assertRegex(said, rf"ImportError: .*{name}.*{re.escape(other)}.*pip install '{name}==")
 
     def test_types_and_lint(self):
         self.run_in(sys.executable, "-m", "mypy")

@@ -71,6 +71,7 @@ def refusals():
         "no member": lambda: st.attention(q, q, q, options, dist.GroupMember.NON_GROUP_MEMBER),
         "a group of numbers": lambda: st.shard(batch, [0, 1]),
         "lists": lambda: st.shard(dict(input_ids=[[1, 2, 3]])),
+        "traced": lambda: _traced(),
         "few pieces": lambda: st.positions(TOKENS, pieces=(((0, 50, 1),), ((50, 47, 1),))),
         "double backward": lambda: _double_backward(q, options),
         **_of_functions(q),
@@ -83,6 +84,13 @@ def refusals():
         except (ValueError, RuntimeError) as error:
             found[name] = f"{type(error).__name__}: {str(error).splitlines()[0]}"
     return found
+
+
+def _traced():
+    """Tensors without data, as compilers trace with."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    with FakeTensorMode():
+        st.shard(dict(input_ids=torch.zeros(1, TOKENS, dtype=torch.long)))
 
 
 def _token_classes(small):
@@ -127,6 +135,7 @@ def _of_functions(q):
     bodies["noise"] = lambda: trainer(dict(neftune_noise_alpha=5.0))
     bodies["compiled checkpoints"] = lambda: trainer(dict(torch_compile=True, gradient_checkpointing=True))
     bodies["accelerate"] = _accelerate
+    bodies["stream to evaluate"] = lambda: trainer().get_eval_dataloader(Stream())
     bodies["stream"] = lambda: trainer(train_dataset=Stream()).get_train_dataloader()
 
     def inside(**more):
